@@ -7,6 +7,7 @@
 #   make lowest  every extra with the lowest versions that are declared; make newest: the newest
 #   make bench-kernels   every kernel against the limits of this CPU, into out/
 #   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
+#   make languages  the example apps of all languages whose compilers are here, built and run
 #   make cross-check  every kernel and ONNX Runtime on emulated CPUs: older x86 and Arm64
 #   make wheels   sdist and wheels into dist/; check-wheels: runs them in bare environments
 #   make release-check  everything that a release needs (hours); docs/releasing.md
@@ -19,10 +20,10 @@ BIN := $(VENV)/bin
 # Suppresses pip's notices; a failing install still prints its error.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check
 NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
-FORMATTED := $(shell find ort_ops/csrc examples/cpp_app -name '*.h' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
+FORMATTED := $(shell find ort_ops/csrc examples/cpp_app examples/languages -name '*.h' -o -name '*.c' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
-.PHONY: help env demo test check lint types format pytest matrix lowest newest cross-check sanitize wheels check-wheels \
-  release-check bench-layer \
+.PHONY: help env demo test check lint types format pytest matrix lowest newest languages cross-check sanitize \
+  wheels check-wheels release-check bench-layer \
   bench-kernels deepsparse-env clean
 
 help:
@@ -83,6 +84,13 @@ matrix: env
 
 lowest newest: env
 	$(BIN)/python -m pytest -m $@ tests/end_to_end
+
+# Node.js needs two packages of the npm registry; the other apps need no package.
+LANGUAGES := .cache/languages
+languages: env
+	if command -v npm >/dev/null; then \
+	  $(MAKE) -C examples/languages BUILD=$(CURDIR)/$(LANGUAGES) node; fi
+	$(BIN)/python -m pytest -rs tests/deploy/test_languages.py tests/deploy/test_languages_docs.py
 
 cross-check: env
 	$(BIN)/python -m pytest -m emulated

@@ -7,10 +7,27 @@ other modules are internal.
 from .._base.distributions import InfeasibleSparsityError
 from .config_table import ConfigError
 from .data import DataError
+from .fake_quantization import FakeQuantization, fake_quantize_
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions
 from .loop import TrainResult, train
-from .methods import DSR, MEST, METHODS, SET, SNFS, SRSTE, Dense, RigL, SparseMethod, SRigL, Static
+from .methods import (
+    DSR,
+    GMP,
+    MEST,
+    METHODS,
+    SET,
+    SNFS,
+    SRSTE,
+    Chase,
+    DeepR,
+    Dense,
+    RigL,
+    SparseMethod,
+    SRigL,
+    Static,
+    TopKAST,
+)
 from .optimizer_state import OPTIMIZER_STATE, OptimizerStateError
 from .pruning import Pruned, prune_
 from .recipe import (
@@ -33,15 +50,19 @@ from .weights_file import save_weights
 
 __all__ = [
     "DSR",
+    "GMP",
     "MEST",
     "METHODS",
     "OPTIMIZER_STATE",
     "SET",
     "SNFS",
     "SRSTE",
+    "Chase",
     "ConfigError",
     "DataError",
+    "DeepR",
     "Dense",
+    "FakeQuantization",
     "InfeasibleSparsityError",
     "InitializationOptions",
     "LayerOptions",
@@ -57,12 +78,14 @@ __all__ = [
     "Sparsifier",
     "Static",
     "Summary",
+    "TopKAST",
     "TopologyUpdate",
     "TrainConfig",
     "TrainResult",
     "TrainingError",
     "config_to_toml",
     "extend",
+    "fake_quantize_",
     "load_recipe",
     "load_run",
     "override",

@@ -37,6 +37,7 @@ class Progress:
         correct: correctly classified samples of the epoch.
         seen: samples of the epoch.
         seconds: training time so far.
+        best: highest validation accuracy so far; -1 before the first.
 
     """
 
@@ -47,6 +48,7 @@ class Progress:
     correct: int = 0
     seen: int = 0
     seconds: float = 0.0
+    best: float = -1.0
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ from .initialization import (
     sparse_init,
 )
 from .layer_choice import LayerChoice
-from .methods import SRSTE, SparseMethod
+from .methods import DenseToSparse, SparseMethod
 from .optimizer_state import reset_optimizer_state
 from .processes import Processes
 from .seeds import derived_generator
@@ -28,7 +28,7 @@ from .straight_through import magnitude_mask, project_to_mask
 def initial_layers(
     model: nn.Module,
     choice: LayerChoice,
-    method: SparseMethod | SRSTE,
+    method: SparseMethod | DenseToSparse,
     optimizers: Sequence[Optimizer],
     options: InitializationOptions,
     *,
@@ -50,7 +50,15 @@ def initial_layers(
         processes: the data-parallel processes.
         stacklevel: of the warning that weights are kept.
 
+    Raises:
+        ValueError: a mask is asked for that the method does not have.
+
     """
+    if method.starts_dense and options.mask is not None:
+        raise ValueError(
+            f"method {method.name!r} starts with all weights, so it has no initial mask to choose; "
+            "leave out InitializationOptions(mask=…)"
+        )
     kept: frozenset[str] = frozenset()
     if not restored:
         kept = layers_to_keep(
@@ -77,7 +85,7 @@ def initial_layers(
 def initial_layer(
     name: str,
     choice: LayerChoice,
-    method: SparseMethod | SRSTE,
+    method: SparseMethod | DenseToSparse,
     *,
     mask_source: MaskSource,
     seed: int,
@@ -89,7 +97,7 @@ def initial_layer(
         name: parameter name of the layer.
         choice: weights, densities and protected layers of the model.
         method: the training method.
-        mask_source: where the mask comes from.
+        mask_source: where the mask comes from; unused by methods that start dense.
         seed: seed of the training.
         processes: the data-parallel processes.
 
@@ -97,7 +105,9 @@ def initial_layer(
     weight, density = choice.weights[name], choice.densities[name]
     structure, shape = method.mask_structure(), choice.shapes[name]
     budget = weight_budget(shape, density)
-    if mask_source == "magnitude":
+    if method.starts_dense:
+        mask = torch.ones(shape, dtype=torch.bool, device=weight.device)
+    elif mask_source == "magnitude":
         mask = magnitude_mask(
             choice.turned(name, weight),
             structure,
@@ -130,7 +140,7 @@ def initial_layer(
 @torch.no_grad()
 def initialize_weights(
     layer: SparseLayer,
-    method: SparseMethod | SRSTE,
+    method: SparseMethod | DenseToSparse,
     optimizers: Sequence[Optimizer],
     *,
     weight_std: WeightStd | None,
@@ -157,8 +167,8 @@ def initialize_weights(
         generator = derived_generator(seed, layer.name, "weight")
         weight.copy_(layer.turned(sparse_init(layer.turned(mask), generator, weight_std)))
     processes.broadcast_(weight)
-    if method.dense_to_sparse:
-        project_to_mask(layer, method.mask_structure())
+    if isinstance(method, DenseToSparse):
+        project_to_mask(layer, method)
         return
     layer.mask_weight()
     for optimizer in optimizers:

@@ -8,7 +8,9 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
+from .backends import backend_switches
 from .data import Dataset, load_dataset
+from .loggers import open_loggers, require_loggers
 from .metrics import MetricsWriter, NullMetricsWriter, Record, read_metrics
 from .processes import Processes, distributed_processes
 from .progress import TrainingDisplay
@@ -18,25 +20,25 @@ from .run_folder import (
     STATE,
     RunFolderError,
     is_finished,
+    keep_best_weights,
     open_run,
     read_config,
     write_config,
     write_weights,
 )
 from .summary import LayerSummary, Summary
-from .tensorboard import EventWriter, require_tensorboard
 from .training_run import TrainingError, TrainingRun
 
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Outcome of a run.
+    """Outcome of a run: the figures of the epoch whose weights were kept.
 
     Attributes:
         out: run folder.
         test_accuracy: in [0, 1].
         test_loss: mean cross-entropy.
-        train_accuracy: in [0, 1], of the last epoch.
+        train_accuracy: in [0, 1].
         steps: optimizer steps.
         seconds: training time.
         itop_rate: fraction of the weights that have ever been active.
@@ -100,12 +102,13 @@ def train(
             if progress and processes.is_first:
                 Console(stderr=True).print(f"Run {folder} is already finished; nothing to do.")
             return _result(folder, already_finished=True)
-        if config.training.tensorboard:
-            require_tensorboard()
-        run = TrainingRun(config, folder, _data(config, data_dir, processes), device, processes)
+        require_loggers(config)
+        stack.enter_context(backend_switches(config.training, device))
+        started = resume and processes.broadcast_object((folder / STATE).is_file())
+        data = _data(config, data_dir, processes)
+        run = TrainingRun(config, folder, data, device, processes, resumed=started)
         if processes.is_first and not resume:
             write_config(folder, config)
-        started = resume and processes.broadcast_object((folder / STATE).is_file())
         start = run.restore() if started else 0
         metrics = _metrics(run, start)
         try:
@@ -113,7 +116,10 @@ def train(
             with metrics, TrainingDisplay(shown, run.total_steps, folder.name) as display:
                 run.train(metrics, display)
             if processes.is_first:
-                write_weights(folder, run.step.eval_model, run.sparsifier.masks)
+                if config.training.keep == "best":
+                    keep_best_weights(folder)
+                else:
+                    write_weights(folder, run.step.eval_model, run.sparsifier.masks)
         except RuntimeError as error:
             if not _is_out_of_memory(error):
                 raise
@@ -160,19 +166,20 @@ def _data(
 def _metrics(run: TrainingRun, start: int) -> MetricsWriter | NullMetricsWriter:
     if not run.processes.is_first:
         return NullMetricsWriter()
-    events = None
-    if run.config.training.tensorboard:
-        events = EventWriter(run.folder, run.progress.step + 1)
+    loggers = open_loggers(run.config, run.folder, run.progress.step + 1)
     try:
-        return MetricsWriter(run.folder / METRICS, start, events)
+        return MetricsWriter(run.folder / METRICS, start, loggers)
     except ValueError as error:
         raise RunFolderError(f"run {run.folder} cannot be resumed: {error}") from error
 
 
 def _result(folder: Path, *, already_finished: bool) -> TrainResult:
     try:
-        last = [r for r in read_metrics(folder / METRICS) if r["event"] == "epoch"][-1]
-        return _result_of(folder, last, already_finished=already_finished)
+        epochs = [r for r in read_metrics(folder / METRICS) if r["event"] == "epoch"]
+        kept = epochs[-1]
+        if read_config(folder).training.keep == "best":  # the first of equals, as it was written
+            kept = max(epochs, key=lambda record: record["validation_accuracy"])
+        return _result_of(folder, kept, already_finished=already_finished)
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise RunFolderError(
             f"run {folder} is finished and its weights are complete, but its {METRICS} is damaged "

@@ -2,14 +2,14 @@
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 from .._base.texts import parse_json
-from .tensorboard import EventWriter
+from .loggers import RecordLogger
 
 Record = dict[str, Any]
 """A line as read; access its content within ``checked_content``."""
@@ -24,34 +24,34 @@ class MetricsWriter:
     Args:
         path: the file.
         start: bytes to keep.
-        events: receives each record, too.
+        loggers: receive each record, too.
 
     Raises:
         ValueError: the file is shorter than ``start``.
 
     """
 
-    def __init__(self, path: Path, start: int = 0, events: EventWriter | None = None) -> None:
+    def __init__(self, path: Path, start: int = 0, loggers: Sequence[RecordLogger] = ()) -> None:
         path.touch()
         if path.stat().st_size < start:
             raise ValueError(
                 f"{path} is shorter than it was at the last checkpoint ({start} bytes)"
             )
         os.truncate(path, start)
-        self._file, self._events = path.open("ab"), events
+        self._file, self._loggers = path.open("ab"), loggers
 
     def write(self, event: str, **values: object) -> None:
         """Append one record of the kind ``event``."""
         line = json.dumps({"event": event, **values}, allow_nan=False)
         self._file.write(line.encode() + b"\n")
         self._file.flush()
-        if self._events is not None:
-            self._events.write(event, values)
+        for logger in self._loggers:
+            logger.write(event, values)
 
     def sync(self) -> int:
         """Flush the records to disk and return the length of the file in bytes."""
-        if self._events is not None:
-            self._events.flush()
+        for logger in self._loggers:
+            logger.flush()
         os.fsync(self._file.fileno())
         return self._file.tell()
 
@@ -65,8 +65,8 @@ class MetricsWriter:
         traceback: TracebackType | None,
     ) -> None:
         self._file.close()
-        if self._events is not None:
-            self._events.close()
+        for logger in self._loggers:
+            logger.close()
 
 
 class NullMetricsWriter:

@@ -2,8 +2,8 @@
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import asdict, dataclass, replace
-from typing import ClassVar, Self
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import nn
@@ -13,10 +13,17 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler
 
 @dataclass(frozen=True)
 class _OptimizerConfig:
-    """Base of the optimizers; building one checks the values by torch's own rules."""
+    """Base of the optimizers; building one checks the values by torch's own rules.
+
+    Attributes:
+        lr: learning rate.
+        decay_norms: decay biases and parameters of norms as well.
+
+    """
 
     torch_class: ClassVar[Callable[..., Optimizer]]
     lr: float
+    decay_norms: bool = field(default=True, kw_only=True)
 
     def __post_init__(self) -> None:
         if not math.isfinite(self.lr):
@@ -27,8 +34,18 @@ class _OptimizerConfig:
         self.build([nn.Parameter(torch.zeros(1))])
 
     def build(self, parameters: Iterable[nn.Parameter]) -> Optimizer:
-        """Return an optimizer of ``parameters``."""
-        return type(self).torch_class(parameters, **asdict(self))
+        """Return an optimizer of ``parameters``.
+
+        Without ``decay_norms``, those of one dimension (biases, scales of norms) have no decay.
+        """
+        options, own = asdict(self), list(parameters)
+        if options.pop("decay_norms"):
+            return type(self).torch_class(own, **options)
+        decayed, others = [p for p in own if p.dim() > 1], [p for p in own if p.dim() <= 1]
+        groups: list[dict[str, Any]] = [{"params": decayed}] if decayed else []
+        if others:
+            groups.append({"params": others, "weight_decay": 0.0})
+        return type(self).torch_class(groups, **options)
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from .config_table import ConfigError, from_table, tagged_from_table, to_table
 from .data import Augmentation, DataConfig, check_data_config
 from .initialization import WeightStd
 from .layer_choice import LayerOptions
-from .methods import METHODS, SRSTE, Dense, SparseMethod
+from .methods import METHODS, SRSTE, Dense, SparseMethod, TopKAST
 from .models import MODELS, Model
 from .optimization import (
     LR_SCHEDULES,
@@ -51,10 +51,21 @@ class TrainingConfig:
         clip_norm: maximal L2 norm of all gradients together; 0: no clipping.
         precision: type of the forward pass; "float16" scales the loss.
         compile: use torch.compile.
+        channels_last: store images and convolution weights with channels last.
+        tf32: let CUDA's float32 products use TF32.
+        cudnn_benchmark: let cuDNN measure its algorithms for each new shape.
+        validation: fraction of the training split that is held out and evaluated after each epoch.
+        keep: which weights are written: those of the "last" epoch, or of the one with the "best"
+            validation accuracy.
+        initial_weights: run folder or its weights.safetensors, from which to start; "": none.
+        quantization_aware: round weights and inputs of layers to 8 bits in forward passes, also in
+            the evaluation, whose figures are then those of 8 bits.
         ema_decay: decay of an average of the weights, which is then evaluated and written; 0: none.
         checkpoint_every: optimizer steps between checkpoints; 0: only at the end of each epoch.
         log_every: optimizer steps between records of the loss.
         tensorboard: also write the records as TensorBoard events.
+        wandb: also send the records to Weights & Biases.
+        mlflow: also send the records to MLflow.
 
     Raises:
         ValueError: a value is out of range.
@@ -71,10 +82,19 @@ class TrainingConfig:
     clip_norm: float = 0.0
     precision: Literal["float32", "bfloat16", "float16"] = "float32"
     compile: bool = False
+    channels_last: bool = False
+    tf32: bool = False
+    cudnn_benchmark: bool = False
+    validation: float = 0.0
+    keep: Literal["last", "best"] = "last"
+    initial_weights: str = ""
+    quantization_aware: bool = False
     ema_decay: float = 0.0
     checkpoint_every: int = 0
     log_every: int = 20
     tensorboard: bool = False
+    wandb: bool = False
+    mlflow: bool = False
 
     def __post_init__(self) -> None:
         for name, least in (
@@ -88,13 +108,50 @@ class TrainingConfig:
         ):
             if getattr(self, name) < least:
                 raise ValueError(f"{name} must be at least {least}, got {getattr(self, name)}")
-        for name in ("label_smoothing", "ema_decay"):
+        for name in ("label_smoothing", "ema_decay", "validation"):
             if not 0 <= getattr(self, name) < 1:
                 raise ValueError(f"{name} must be in [0, 1), got {getattr(self, name)}")
+        if self.quantization_aware and self.compile:
+            raise ValueError(
+                "quantization_aware replaces weights while layers run, which compile does not "
+                "follow; remove one of them"
+            )
+        if self.keep == "best" and not self.validation:
+            raise ValueError(
+                'keep = "best" chooses by validation accuracy: hold out some training samples, '
+                "such as validation = 0.1"
+            )
         if self.batch_size % self.accumulate:
             raise ValueError(
                 f"accumulate ({self.accumulate}) must divide batch_size ({self.batch_size})"
             )
+
+
+@dataclass(frozen=True)
+class DistillationConfig:
+    """[distillation]: learn from the outputs of another run too (arXiv 1503.02531, section 2).
+
+    Attributes:
+        teacher: run folder of the teacher; "": no distillation.
+        weight: of the teacher's part of the loss, in (0, 1]; the labels have the rest.
+        temperature: by which the logits of both are divided, above 0.
+
+    Raises:
+        ValueError: a value is out of range, or others are set without a teacher.
+
+    """
+
+    teacher: str = ""
+    weight: float = 0.5
+    temperature: float = 2.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.weight <= 1:
+            raise ValueError(f"weight must be in (0, 1], got {self.weight}")
+        if not 0 < self.temperature < float("inf"):
+            raise ValueError(f"temperature must be positive and finite, got {self.temperature}")
+        if not self.teacher and (self.weight, self.temperature) != (0.5, 2.0):
+            raise ValueError("weight and temperature are unused without a teacher; name its run")
 
 
 @dataclass(frozen=True)
@@ -119,10 +176,11 @@ class TrainConfig:
     model: Model
     training: TrainingConfig
     optimizer: SGD | Adam | AdamW | RMSprop
-    method: Dense | SparseMethod | SRSTE
+    method: Dense | SparseMethod | SRSTE | TopKAST
     lr_schedule: ConstantLR | CosineLR | StepLR = field(default_factory=CosineLR)
     sparsifier: SparsifierConfig = field(default_factory=SparsifierConfig)
     augmentation: Augmentation = field(default_factory=Augmentation)
+    distillation: DistillationConfig = field(default_factory=DistillationConfig)
 
     def __post_init__(self) -> None:
         try:
@@ -155,6 +213,7 @@ _PLAIN: dict[str, type[Any]] = {
     "training": TrainingConfig,
     "sparsifier": SparsifierConfig,
     "augmentation": Augmentation,
+    "distillation": DistillationConfig,
 }
 
 

@@ -1,8 +1,9 @@
 """The run folder: the files of a training run.
 
-``config.toml``, ``metrics.jsonl``, ``training_state.pt`` (checkpoint) and, when training is
-complete, ``weights.safetensors`` with every parameter and buffer by name, and for each sparse
-weight ``<parameter>.mask`` (uint8, 1 = active).
+``config.toml``, ``metrics.jsonl``, ``training_state.pt`` (checkpoint), with ``keep = "best"`` the
+best weights so far in ``best.safetensors``, and, when training is complete, ``weights.safetensors``
+with every parameter and buffer by name, and for each sparse weight ``<parameter>.mask`` (uint8, 1 =
+active).
 """
 
 import fcntl
@@ -29,13 +30,14 @@ from .metrics import Record, read_metrics
 from .recipe import TrainConfig, config_to_toml, parse_config
 from .weights_file import FORMAT, FORMAT_VERSION, MASK_SUFFIX, checksum, save_weights
 
-CONFIG, METRICS, STATE, WEIGHTS = (
+CONFIG, METRICS, STATE, BEST, WEIGHTS = (
     "config.toml",
     "metrics.jsonl",
     "training_state.pt",
+    "best.safetensors",
     "weights.safetensors",
 )
-FILES = (CONFIG, METRICS, STATE, WEIGHTS)
+FILES = (CONFIG, METRICS, STATE, BEST, WEIGHTS)
 
 
 class RunFolderError(Exception):
@@ -192,6 +194,22 @@ def write_config(folder: Path, config: TrainConfig) -> None:
 def write_weights(folder: Path, model: nn.Module, masks: dict[str, Tensor]) -> None:
     """Write the final weights and masks; this finishes the run."""
     save_weights(folder / WEIGHTS, model, masks)
+
+
+def write_best_weights(folder: Path, model: nn.Module, masks: dict[str, Tensor]) -> None:
+    """Write the best weights so far, with their masks."""
+    save_weights(folder / BEST, model, masks)
+
+
+def keep_best_weights(folder: Path) -> None:
+    """Make the best weights the final ones; this finishes the run.
+
+    Raises:
+        RunFolderError: they are missing or damaged.
+
+    """
+    read_weights(folder / BEST)
+    os.replace(folder / BEST, folder / WEIGHTS)
 
 
 def _check_resumable(folder: Path, config: TrainConfig) -> None:

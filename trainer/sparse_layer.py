@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
+import torch
 from torch import Tensor, nn
 
 from .gradient_window import GradientWindow, WindowState
@@ -10,13 +11,14 @@ from .masking import apply_bits_, mask_bits
 
 
 class LayerState(TypedDict):
-    """Everything of a layer but its weight; ``dense`` for dense-to-sparse methods only."""
+    """Everything of a layer but its weight; the last two for dense-to-sparse methods only."""
 
     budget: int
     mask: Tensor
     explored: Tensor
     window: WindowState
     dense: NotRequired[Tensor]
+    trained: NotRequired[Tensor]
 
 
 @dataclass
@@ -32,6 +34,7 @@ class SparseLayer:
         mask: bool, the active positions.
         window: averages dense gradients.
         dense: the weights that keep training behind the mask, for dense-to-sparse methods.
+        trained: bool, the dense weights that train; None: all.
         explored: bool, positions that have ever been active.
         bits: the mask as integers as wide as the weight's type.
         input_first: whether the weight is [in, out], with neurons in dimension 1.
@@ -47,6 +50,7 @@ class SparseLayer:
     window: GradientWindow
     dense: Tensor | None = None
     input_first: bool = False
+    trained: Tensor | None = None
     explored: Tensor = field(init=False)
     bits: Tensor = field(init=False)
 
@@ -65,6 +69,11 @@ class SparseLayer:
         if self.dense is None:
             raise RuntimeError(f"{self.name!r} has no dense weights behind its mask")
         return self.dense
+
+    @property
+    def trained_positions(self) -> Tensor:
+        """``trained``, as a tensor in any case."""
+        return torch.ones_like(self.mask) if self.trained is None else self.trained
 
     def turned(self, tensor: Tensor) -> Tensor:
         """Put the neurons of a tensor in the weight's layout into dimension 0, or the reverse."""
@@ -94,6 +103,11 @@ class SparseLayer:
         if self.weight.grad is not None:
             self._zero(self.weight.grad)
 
+    def mask_dense_gradient(self) -> None:
+        """Zero the gradient of dense weights that do not train, if there is one."""
+        if self.trained is not None and self.weight.grad is not None:
+            self.weight.grad.masked_fill_(~self.trained, 0)
+
     def _zero(self, tensor: Tensor) -> None:
         bits = self.bits
         weight = self.weight
@@ -120,6 +134,8 @@ class SparseLayer:
         }
         if self.dense is not None:
             state["dense"] = self.dense.clone()
+        if self.trained is not None:
+            state["trained"] = self.trained.clone()
         return state
 
     def load_state_dict(self, state: LayerState) -> None:
@@ -131,4 +147,6 @@ class SparseLayer:
         self.window.load_state_dict(state["window"], device)
         if self.dense is not None:
             self.dense = state["dense"].to(device, copy=True)
+        if self.trained is not None:
+            self.trained = state["trained"].to(device, copy=True)
         self.mask_weight()

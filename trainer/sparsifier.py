@@ -20,7 +20,7 @@ from .initial_layers import initial_layers
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
 from .layers import count_other_weights, unwrap
-from .methods import SRSTE, Dense, DropFractions, SparseMethod
+from .methods import SRSTE, Dense, DenseToSparse, DropFractions, SparseMethod, TopKAST
 from .optimizer_state import check_optimizer_state
 from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
@@ -30,6 +30,7 @@ from .sparsifier_state import STATE_VERSION, SparsifierState, check_state, flat_
 from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate, TopologyUpdater, average_windows
+from .weight_moves import WeightMoves
 from .wrapped_optimizers import optimizer_chain
 
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
@@ -90,7 +91,7 @@ class Sparsifier:
         model: nn.Module,
         optimizer: Optimizer,
         *,
-        method: SparseMethod | SRSTE | Dense,
+        method: SparseMethod | SRSTE | TopKAST | Dense,
         total_steps: int,
         update_every: int | None = None,
         distribution: Distribution | None = None,
@@ -108,7 +109,7 @@ class Sparsifier:
         if any(other in _attached for other in optimizers):
             raise ValueError("this optimizer already has a Sparsifier; call its detach() first")
         refuse_unknown(unknown, keywords_of(Sparsifier.__init__))
-        if not isinstance(method, SparseMethod | SRSTE | Dense):
+        if not isinstance(method, SparseMethod | DenseToSparse | Dense):
             raise TypeError(
                 f"method must be an instance such as SRigL(sparsity=0.9), got {method!r}"
             )
@@ -126,6 +127,7 @@ class Sparsifier:
         self._processes = Processes.of(process_group)
         self._step, self._stepped, self._synchronized = 0, False, True
         self._nesting, self._state_checked = 0, False
+        self._moves: WeightMoves | None = None
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
@@ -323,9 +325,11 @@ class Sparsifier:
         if layer.dense is not None:
             if self._nesting:
                 raise RuntimeError(
-                    "with SR-STE, the model holds its dense weights during optimizer.step(), and a "
-                    "closure would use them; call backward() before step() instead"
+                    f"with method {self.method.name!r}, the model holds its dense weights during "
+                    "optimizer.step(), and a closure would use them; call backward() before step() "
+                    "instead"
                 )
+            layer.mask_dense_gradient()
             return
         if weight.grad is not None and self._observes():
             scale = 1.0 if self._scaler is None else self._scaler.get_scale()
@@ -351,18 +355,24 @@ class Sparsifier:
     def _before_optimizer_step(self, *_: object) -> None:
         # A step() that calls super().step() runs the hooks twice.
         self._nesting += 1
-        if self._nesting == 1 and isinstance(self.method, SRSTE):
+        if self._nesting > 1:
+            return
+        if isinstance(self.method, DenseToSparse):
             for layer in self._layers.values():
-                expose_dense_weights(layer, self._optimizer, self.method.decay)
+                expose_dense_weights(layer, self._optimizer, self.method)
+        elif isinstance(self.method, SparseMethod) and self.method.moves_weights:
+            self._moves = WeightMoves(self.method, self._layers, self._optimizer, self._seed)
 
     @torch.no_grad()
     def _after_optimizer_step(self, *_: object) -> None:
         self._nesting = max(0, self._nesting - 1)
         if self._nesting:
             return
+        method, moves = self.method, self._moves
+        self._moves = None
         for layer in self._layers.values():
-            if isinstance(self.method, SRSTE):
-                project_to_mask(layer, self.method.mask_structure())
+            if isinstance(method, DenseToSparse):
+                project_to_mask(layer, method, choose=(self._step + 1) % method.mask_every == 0)
             else:
                 layer.mask_weight()
         # A gradient scaler calls the step of a fused optimizer even after an overflow; the
@@ -381,6 +391,8 @@ class Sparsifier:
                 for optimizer in self._optimizers:
                     check_optimizer_state(optimizer, layer.weight)
             self._state_checked = True
+        if moves is not None:
+            moves.apply(self._step + 1)
         self._synchronized = self._synchronized and not self._observes()
         self._step, self._stepped = self._step + 1, True
         for layer in self._layers.values():
@@ -389,7 +401,11 @@ class Sparsifier:
     def _update_topology(self, updates: _Updates) -> TopologyUpdate:
         schedule = updates.schedule
         fraction, following = schedule.drop_fraction(self._step), schedule.next_update(self._step)
-        fractions = DropFractions(fraction, schedule.drop_fraction(following) if following else 0.0)
+        fractions = DropFractions(
+            fraction,
+            schedule.drop_fraction(following) if following else 0.0,
+            self._step / schedule.end_step if following else 1.0,
+        )
         self._synchronized = True
         update = TopologyUpdater(
             updates.method, self._layers, self._optimizers, self._processes, self._seed

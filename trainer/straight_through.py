@@ -2,40 +2,56 @@
 
 The parameter holds the sparse weights during forward and backward passes and the dense ones during
 an optimizer step, so that any optimizer trains those, weight decay included (SR-STE, arXiv
-2102.04010, section 3.2).
+2102.04010, section 3.2; Top-KAST, arXiv 2106.03517, section 2).
 """
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
+from .methods import DenseToSparse
 from .sparse_layer import SparseLayer
 from .structures import Structure
 
 
 @torch.no_grad()
-def expose_dense_weights(layer: SparseLayer, optimizer: Optimizer, decay: float) -> None:
+def expose_dense_weights(layer: SparseLayer, optimizer: Optimizer, method: DenseToSparse) -> None:
     """Write the dense weights to the parameter, and add their regularization to the gradient.
 
-    Called before an optimizer step. Adds ``decay`` · (weights off the mask), multiplied by the loss
-    scale if a gradient scaler leaves the division to a fused optimizer.
+    Called before an optimizer step. The regularization is multiplied by the loss scale if a
+    gradient scaler leaves the division to a fused optimizer.
     """
-    if layer.weight.grad is not None and decay:
+    if layer.weight.grad is not None:
         scale = getattr(optimizer, "grad_scale", None)
-        factor = decay if scale is None else decay * scale.item()
-        layer.weight.grad.add_(layer.dense_weight.masked_fill(layer.mask, 0), alpha=factor)
+        penalty = method.penalty_gradient(layer.dense_weight, layer.mask, layer.trained_positions)
+        layer.weight.grad.add_(penalty, alpha=1 if scale is None else scale.item())
     layer.weight.copy_(layer.dense_weight)
 
 
 @torch.no_grad()
-def project_to_mask(layer: SparseLayer, structure: Structure) -> None:
-    """Store the parameter as dense weights, and keep only the structure's largest in the parameter.
+def project_to_mask(layer: SparseLayer, method: DenseToSparse, *, choose: bool = True) -> None:
+    """Store the parameter as dense weights, and keep only the mask's in the parameter.
 
-    Called after an optimizer step.
+    Called after an optimizer step. Weights that are not trained are as they were before it.
+
+    Args:
+        layer: the layer, its parameter holding the dense weights.
+        method: the method.
+        choose: choose the mask anew, and the weights that are trained.
+
     """
-    layer.dense_weight.copy_(layer.weight)
-    mask = magnitude_mask(layer.turned(layer.dense_weight), structure, layer.budget)
-    layer.set_mask(layer.turned(mask).contiguous())
+    dense = layer.dense_weight
+    dense.copy_(torch.where(layer.trained_positions, layer.weight, dense))
+    if choose:
+        weight, structure = layer.turned(dense), method.mask_structure()
+        every_neuron = not layer.may_ablate
+        mask = magnitude_mask(weight, structure, layer.budget, every_neuron=every_neuron)
+        budget = method.trained_budget(layer.budget, weight.numel())
+        if budget < weight.numel():
+            trained = magnitude_mask(weight, structure, budget, every_neuron=every_neuron)
+            layer.trained = layer.turned(trained).contiguous()
+        layer.set_mask(layer.turned(mask).contiguous())
+    layer.weight.copy_(dense)
     layer.mask_weight()
 
 

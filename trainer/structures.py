@@ -1,8 +1,9 @@
-"""Structures of masks: unstructured, constant fan-in, and N:M.
+"""Structures of masks: unstructured, constant fan-in, blocks of neurons, and N:M.
 
 A structure turns scores into masks, the initial one and that of each update. All are built on two
 pure functions, ``unstructured_update`` and ``constant_fan_in_update``: N:M sparsity is constant
-fan-in N of the rows that result from cutting a weight into groups of M.
+fan-in N of the rows that result from cutting a weight into groups of M, and blocks of neurons are
+constant fan-in of their means.
 """
 
 import math
@@ -15,7 +16,7 @@ from torch import Tensor
 
 from .selection import top_k, top_k_per_row
 from .unstructured import prefer_one_per_neuron, unstructured_update
-from .update import LayerRule, LayerUpdate, constant_fan_in_update, updated_layer
+from .update import LayerRule, LayerUpdate, check_layer, constant_fan_in_update, updated_layer
 
 
 @dataclass(frozen=True)
@@ -37,6 +38,8 @@ class LayerPlan:
         drop_fraction: fraction of the active weights to drop, for structures that drop by fraction.
         drop_count: number of active weights to drop, for structures that drop by count.
         may_ablate: whether neurons may lose all their weights.
+        removed: bool [n], neurons that must hold no weights afterwards, for methods that choose
+            them; None: none.
 
     """
 
@@ -44,6 +47,7 @@ class LayerPlan:
     drop_fraction: float
     drop_count: int
     may_ablate: bool
+    removed: Tensor | None = None
 
 
 class Structure:
@@ -170,6 +174,64 @@ class ConstantFanIn(Structure):
 
 
 @dataclass(frozen=True)
+class Blocks(Structure):
+    """Constant fan-in, with the same inputs for all neurons of a block.
+
+    A block are ``size`` consecutive neurons, the last one those that are left. DSB (Jiang et al.,
+    NeurIPS 2022) also shuffles neurons between blocks during the training; here they stay.
+
+    Attributes:
+        size: neurons of a block.
+
+    Raises:
+        ValueError: the size is below 2.
+
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        if self.size < 2:
+            raise ValueError(f"a block needs at least 2 neurons, got {self.size}")
+
+    def least_budget(self, shape: tuple[int, ...]) -> int:
+        """Return one weight per neuron."""
+        return shape[0]
+
+    def mask_from_score(self, score: Tensor, budget: int, *, every_neuron: bool = False) -> Tensor:
+        """Select the inputs of each block with the highest mean scores, floor(budget/n) of them."""
+        means = self._means(score)
+        fan_in = ConstantFanIn().mask_from_score(
+            means, budget // score.shape[0] * len(means), every_neuron=every_neuron
+        )
+        return self._spread(fan_in, score.shape)
+
+    def update(
+        self, weight: Tensor, mask: Tensor, drop: Tensor, grow: Tensor, plan: LayerPlan
+    ) -> LayerUpdate:
+        """Drop the inputs with the lowest mean score of a block, then grow those with the highest.
+
+        A neuron of a mask that is not in blocks counts where most of its block's neurons agree.
+        """
+        check_layer(weight, mask, drop, grow)
+        before = self._means(mask.float()) > 0.5
+        rule = LayerRule(
+            plan.budget // weight.shape[0] * len(before), plan.drop_fraction, gamma_sal=0
+        )
+        drops, grows = self._means(drop.detach()), self._means(grow.detach())
+        blocks = constant_fan_in_update(torch.zeros_like(drops), before, drops, grows, rule)
+        return updated_layer(weight, mask, self._spread(blocks.mask, weight.shape))
+
+    def _means(self, tensor: Tensor) -> Tensor:
+        """Average [n, …] over the neurons of each block: [blocks, d]."""
+        return torch.stack([part.mean(0) for part in torch.split(tensor.flatten(1), self.size)])
+
+    def _spread(self, blocks: Tensor, shape: torch.Size) -> Tensor:
+        """Give each neuron the row of its block."""
+        return blocks.repeat_interleave(self.size, 0)[: shape[0]].reshape(shape)
+
+
+@dataclass(frozen=True)
 class NM(Structure):
     """``n`` weights in every group of ``m`` consecutive inputs, such as 2:4.
 
@@ -251,7 +313,8 @@ def parse_structure(text: str, ablation: Ablation | None = None) -> Structure:
     """Return the structure with this name.
 
     Args:
-        text: "unstructured", "constant-fan-in", or "N:M" such as "2:4" ("2:4-flat": see ``NM``).
+        text: "unstructured", "constant-fan-in", "block-16" or another size (see ``Blocks``), or
+            "N:M" such as "2:4" ("2:4-flat": see ``NM``).
         ablation: when neurons are ablated; only for constant fan-in.
 
     Raises:
@@ -262,10 +325,12 @@ def parse_structure(text: str, ablation: Ablation | None = None) -> Structure:
         return Unstructured()
     if text == "constant-fan-in":
         return ConstantFanIn(ablation or Ablation())
+    if block := re.fullmatch(r"block-(\d+)", text):
+        return Blocks(int(block[1]))
     match = re.fullmatch(r"(\d+):(\d+)(-flat)?", text)
     if match is None:
         raise ValueError(
-            f"structure must be 'unstructured', 'constant-fan-in' or 'N:M' such as '2:4', "
-            f"got {text!r}"
+            f"structure must be 'unstructured', 'constant-fan-in', a block such as 'block-16' or "
+            f"'N:M' such as '2:4', got {text!r}"
         )
     return NM(int(match[1]), int(match[2]), flat=match[3] is not None)

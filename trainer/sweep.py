@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import math
 import os
 import statistics
 from collections.abc import Callable, Iterable, Sequence
@@ -24,8 +25,9 @@ SEED = "training.seed"
 class SweepRow(TypedDict):
     """Mean and spread over the seeds of one variant with the same grid values.
 
-    ``accuracy`` is the mean test accuracy, ``deviation`` its sample standard deviation (None for
-    one run); other figures are means. Failed runs are counted in ``failed`` and nowhere else.
+    ``accuracy`` is the mean test accuracy, ``deviation`` its sample standard deviation and
+    ``interval`` half the width of its 95 % confidence interval by Student's t (both None for one
+    run); other figures are means. Failed runs are counted in ``failed`` and nowhere else.
     """
 
     variant: str
@@ -34,6 +36,7 @@ class SweepRow(TypedDict):
     failed: int
     accuracy: float | None
     deviation: float | None
+    interval: float | None
     density: float | None
     itop_rate: float | None
     active: float | None
@@ -142,11 +145,23 @@ def _row(variant: str, values: dict[str, object], members: Sequence[SweepRecord]
         "failed": len(members) - len(done),
         "accuracy": _mean(member.test_accuracy for member in done),
         "deviation": statistics.stdev(accuracies) if len(accuracies) > 1 else None,
+        "interval": confidence(accuracies),
         "density": _mean(member.density for member in done),
         "itop_rate": _mean(member.itop_rate for member in done),
         "active": _mean(member.active for member in done),
         "seconds": _mean(member.seconds for member in done),
     }
+
+
+def confidence(values: Sequence[float]) -> float | None:
+    """Return half the width of the 95 % confidence interval of a mean; None for one value."""
+    if len(values) < 2:
+        return None
+    from scipy.stats import t
+
+    quantile = float(t.ppf(0.975, len(values) - 1))
+    deviation: float = statistics.stdev(values)
+    return quantile * deviation / math.sqrt(len(values))
 
 
 def _known(figures: Iterable[float | None]) -> list[float]:

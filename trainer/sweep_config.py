@@ -2,8 +2,8 @@
 
 ``recipe`` is a name or path. ``[set]`` holds values by dotted key for all runs; ``[grid]`` lists of
 values by dotted key, every combination of which is a run. ``[[variants]]`` have a ``label``, whole
-tables that replace those of the recipe (such as ``method``; an empty table means its defaults), and
-a ``grid`` of their own.
+tables that replace those of the recipe (such as ``method``; an empty table means its defaults), a
+``grid`` of their own, and ``extend``, by which their training is longer (see ``recipe.extend``).
 """
 
 import itertools
@@ -21,6 +21,7 @@ from .recipe import (
     assign,
     config_from_tables,
     config_to_tables,
+    extend,
     load_recipe,
     override,
 )
@@ -114,7 +115,9 @@ def _variant_runs(
     if not isinstance(label, str) or not label.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(f"a variant needs a label of letters, digits and dashes, got {label!r}")
     variant_grid = as_table(variant.get("grid", {}), "variants.grid")
-    replaced = {key: value for key, value in variant.items() if key not in ("label", "grid")}
+    replaced = {
+        key: value for key, value in variant.items() if key not in ("label", "grid", "extend")
+    }
     axes: dict[str, list[object]] = {}
     for key, choices in {**variant_grid, **grid}.items():
         if not isinstance(choices, list) or not choices:
@@ -124,13 +127,20 @@ def _variant_runs(
     for combination in itertools.product(*axes.values()):
         values = dict(zip(axes, combination, strict=True))
         try:
-            config = _configured(base, replaced, values)
+            config = extend(_configured(base, replaced, values), _factor(variant))
         except ConfigError as error:
             raise ConfigError(f"variant {label!r}: {error}") from error
         parts = (f"{key.split('.')[-1]}{value}" for key, value in values.items())
         name = re.sub(r"[^\w.+-]+", "_", "-".join([label, *parts]))  # names a folder
         runs.append(SweepRun(name, label, values, config))
     return runs
+
+
+def _factor(variant: Mapping[str, object]) -> float:
+    factor = variant.get("extend", 1)
+    if isinstance(factor, bool) or not isinstance(factor, int | float):
+        raise ConfigError(f"extend must be a number such as 2, got {factor!r}")
+    return factor
 
 
 def _configured(

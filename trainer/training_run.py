@@ -8,18 +8,22 @@ from dataclasses import asdict
 from pathlib import Path
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from .backends import with_channels_last
 from .checkpoint import Environment, Progress, Stateful, load_checkpoint, save_checkpoint
 from .config_table import ConfigError
-from .data import Dataset, describe, epoch_order
-from .evaluation import evaluate
+from .data import Dataset, DataSplit, describe, epoch_order, held_out
+from .distillation import load_teacher
+from .evaluation import Evaluation, evaluate
+from .fake_quantization import fake_quantize_
+from .initial_weights import load_initial_weights
 from .initialization import InitializationOptions
 from .metrics import MetricsWriter, NullMetricsWriter
 from .processes import Processes
 from .progress import TrainingDisplay
 from .recipe import TrainConfig
-from .run_folder import STATE, RunFolderError, build_model
+from .run_folder import STATE, RunFolderError, build_model, write_best_weights
 from .seeds import derived_generator
 from .sparsifier import Sparsifier
 from .training_step import DivergenceError, TrainingStep
@@ -40,9 +44,10 @@ class TrainingRun:
         data: the data set.
         device: device of this process.
         processes: the data-parallel processes.
+        resumed: a checkpoint will be restored, so initial weights are not read.
 
     Raises:
-        ConfigError: model, sparsity or batch size do not work out.
+        ConfigError: model, sparsity, batch size, initial weights or teacher do not work out.
         RunFolderError: processes have different data.
 
     """
@@ -54,17 +59,29 @@ class TrainingRun:
         data: Dataset,
         device: torch.device,
         processes: Processes,
+        *,
+        resumed: bool = False,
     ) -> None:
         self.config, self.folder, self.processes = config, folder, processes
         training = config.training
-        self.train_split, self.test_split = data.train.to(device), data.test.to(device)
-        self.batches = batches_of_epoch(config, len(data.train), processes.count)
+        train, self.validation_split = data.train, None
+        if training.validation:
+            train, validation = held_out(train, training.validation, training.seed)
+            self.validation_split = validation.to(device)
+        self.train_split, self.test_split = train.to(device), data.test.to(device)
+        self.batches = batches_of_epoch(config, len(train), processes.count)
         self.total_steps = self.batches * training.epochs
         torch.manual_seed(training.seed)
         self.model = build_model(config).to(device)
+        shape, classes = describe(config.data)
+        if training.channels_last:
+            self.model = with_channels_last(self.model, shape)
+        if training.initial_weights and not resumed:
+            load_initial_weights(self.model, training.initial_weights)
+        if training.quantization_aware:
+            _round_to_8_bits(self.model)
         self.optimizer = config.optimizer.build(self.model.parameters())
         self.scheduler = config.lr_schedule.build(self.optimizer, self.total_steps, self.batches)
-        classes = describe(config.data)[1]
         self.step = TrainingStep(
             self.model,
             self.optimizer,
@@ -73,6 +90,7 @@ class TrainingRun:
             config.augmentation,
             classes,
             processes,
+            load_teacher(config, device),
         )
         try:
             self.sparsifier = Sparsifier(
@@ -85,7 +103,8 @@ class TrainingRun:
                 layers=config.sparsifier.layers,
                 schedule=config.sparsifier.schedule,
                 initialization=InitializationOptions(
-                    keep_weights=False, weight_std=config.sparsifier.weight_std
+                    keep_weights=bool(training.initial_weights),
+                    weight_std=config.sparsifier.weight_std,
                 ),
             )
         except ValueError as error:
@@ -152,7 +171,7 @@ class TrainingRun:
                     started = now
                     self._checkpoint(metrics)
             self.progress.seconds += time.perf_counter() - started
-            self._finish_epoch(metrics)
+            self._finish_epoch(metrics, display)
             self._checkpoint(metrics)
 
     def _epoch(self) -> Iterator[tuple[list[tuple[Tensor, Tensor]], int]]:
@@ -214,25 +233,37 @@ class TrainingRun:
             f"({self.config.optimizer.lr}); {self.folder} still has its last checkpoint"
         )
 
-    def _finish_epoch(self, metrics: MetricsWriter | NullMetricsWriter) -> None:
+    def _finish_epoch(
+        self, metrics: MetricsWriter | NullMetricsWriter, display: TrainingDisplay
+    ) -> None:
         at, summary = self.progress, self.sparsifier.summary()
-        test_loss, test_accuracy = evaluate(self.step.eval_model, self.test_split, self.processes)
-        if not math.isfinite(test_loss):
-            raise self._diverged(f"the test loss is {test_loss}")
+        figures = {"train_loss": at.loss_sum / at.seen, "train_accuracy": at.correct / at.seen}
+        figures |= self._evaluate(self.test_split).figures("test")
+        best = at.best
+        if self.validation_split is not None:
+            found = self._evaluate(self.validation_split)
+            figures |= found.figures("validation")
+            best = max(best, found.accuracy)
+        if best > at.best and self.config.training.keep == "best" and self.processes.is_first:
+            write_best_weights(self.folder, self.step.eval_model, self.sparsifier.masks)
+        display.finish_epoch(at.step, figures)
         metrics.write(
             "epoch",
             epoch=at.epoch + 1,
             step=at.step,
-            train_loss=at.loss_sum / at.seen,
-            train_accuracy=at.correct / at.seen,
-            test_loss=test_loss,
-            test_accuracy=test_accuracy,
+            **figures,
             density=summary.density,
             itop_rate=self.sparsifier.itop_rate,
             seconds=round(at.seconds, 3),
             layers=[asdict(row) for row in summary],
         )
-        self.progress = Progress(epoch=at.epoch + 1, step=at.step, seconds=at.seconds)
+        self.progress = Progress(epoch=at.epoch + 1, step=at.step, seconds=at.seconds, best=best)
+
+    def _evaluate(self, split: DataSplit) -> Evaluation:
+        found = evaluate(self.step.eval_model, split, self.processes, self.config.training)
+        if not math.isfinite(found.loss):
+            raise self._diverged(f"the loss of the evaluation is {found.loss}")
+        return found
 
     def _checkpoint(self, metrics: MetricsWriter | NullMetricsWriter) -> None:
         self.sparsifier.synchronize()
@@ -262,6 +293,17 @@ class TrainingRun:
         if self.step.ema is not None:
             parts["ema"] = self.step.ema
         return parts
+
+
+def _round_to_8_bits(model: nn.Module) -> None:
+    left = fake_quantize_(model).left
+    if left:
+        warnings.warn(
+            f"training.quantization_aware leaves {', '.join(left)} in float: the attention module "
+            "reads them directly",
+            RuntimeWarning,
+            stacklevel=4,
+        )
 
 
 def batches_of_epoch(config: TrainConfig, samples: int, processes: int) -> int:

@@ -13,13 +13,14 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LRScheduler
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
+from .backends import in_memory_format
 from .data import Augmentation, mix_batch
+from .distillation import Teacher
+from .precision import autocast
 from .processes import Processes
 from .recipe import TrainingConfig
 from .sparsifier import Sparsifier
 from .topology import TopologyUpdate
-
-_DTYPES = {"bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
 class DivergenceError(Exception):
@@ -60,6 +61,7 @@ class TrainingStep:
         augmentation: how batches are mixed.
         classes: number of classes, for mixed labels.
         processes: share each batch, by DistributedDataParallel.
+        teacher: adds its part to the loss; None: no distillation.
 
     """
 
@@ -74,7 +76,9 @@ class TrainingStep:
         augmentation: Augmentation,
         classes: int,
         processes: Processes,
+        teacher: Teacher | None = None,
     ) -> None:
+        self.teacher = teacher
         self.model, self.optimizer, self.scheduler = model, optimizer, scheduler
         self.config, self.augmentation, self.classes = config, augmentation, classes
         self.processes = processes
@@ -141,10 +145,12 @@ class TrainingStep:
         self, inputs: Tensor, labels: Tensor, samples: int, mix_seed: int
     ) -> tuple[float, int]:
         mixed, targets = mix_batch(inputs, labels, self.classes, self.augmentation, mix_seed)
-        dtype = _DTYPES.get(self.config.precision)
-        with torch.autocast(self.device.type, dtype=dtype, enabled=dtype is not None):
+        mixed = in_memory_format(mixed, self.config)
+        with autocast(self.device, self.config.precision):
             logits = self._run(mixed)
             loss = cross_entropy(logits, targets, label_smoothing=self.config.label_smoothing)
+            if self.teacher is not None:
+                loss = self.teacher.loss(mixed, logits, loss)
         value = loss.item()
         if not math.isfinite(value):
             raise DivergenceError(f"the loss is {value}")

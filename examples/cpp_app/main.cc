@@ -4,20 +4,32 @@
 //
 // RUNTIME is libonnxruntime.so, OPS is libfanin_ort_ops.so, SHAPE is the input's shape, such as
 // 1,784. The input is raw: row-major float32, as numpy's tofile writes it.
+#include <charconv>
 #include <cstdio>
-#include <cstdlib>
 #include <exception>
 #include <sstream>
+#include <stdexcept>
 #include <string>
 
 #include "runtime.h"
 
 namespace {
 
+template <typename Number>
+Number parse_number(const std::string& text) {
+  Number number{};
+  const char* end = text.data() + text.size();
+  auto [stop, problem] = std::from_chars(text.data(), end, number);
+  if (problem != std::errc() || stop != end)
+    throw std::runtime_error("'" + text + "' is not a whole number in range");
+  return number;
+}
+
 std::vector<int64_t> parse_shape(const std::string& text) {
   std::vector<int64_t> shape;
   std::stringstream parts(text);
-  for (std::string part; std::getline(parts, part, ',');) shape.push_back(std::stoll(part));
+  for (std::string part; std::getline(parts, part, ',');)
+    shape.push_back(parse_number<int64_t>(part));
   return shape;
 }
 
@@ -40,7 +52,7 @@ int main(int argc, char** argv) {
   try {
     Runtime runtime(argv[1]);
     std::fprintf(stderr, "ONNX Runtime %s\n", runtime.version().c_str());
-    Model model(runtime, argv[3], argv[2], argc == 6 ? std::stoi(argv[5]) : 1);
+    Model model(runtime, argv[3], argv[2], argc == 6 ? parse_number<int>(argv[5]) : 1);
     std::vector<float> input = read_floats(stdin);
     for (float value : model.run(input, parse_shape(argv[4]))) std::printf("%.9g\n", value);
   } catch (const std::exception& error) {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "onnxruntime_abi.h"
+#include "../languages/onnxruntime_abi.h"
 
 // ONNX Runtime, loaded from a shared library. Throws std::runtime_error if that fails. It stays
 // loaded until the process ends, because its threads and fanin's ops use it.
@@ -38,6 +38,7 @@ class Model {
 
  private:
   std::string name(bool input) const;
+  size_t count_floats(const OrtValue* tensor) const;
 
   const Runtime& runtime_;
   OrtEnv* env_ = nullptr;

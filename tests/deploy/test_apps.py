@@ -1,85 +1,17 @@
 """The example applications, and what applications may do with a session: fork, move, share."""
 
-import importlib.util
-import os
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
 
-from fanin import ort_ops
 from fanin.deploy import open_session
 
 from ._serving import REPOSITORY, gain_model
 
 EXAMPLES = REPOSITORY / "examples"
-
-
-@pytest.fixture(scope="module")
-def cpp_app(tmp_path_factory):
-    """The C++ app, built as docs/serving.md says; without CMake, by the compiler alone."""
-    build = tmp_path_factory.mktemp("cpp_app")
-    source = EXAMPLES / "cpp_app"
-    if shutil.which("cmake"):
-        commands = [
-            ["cmake", "-S", source, "-B", build, "-DCMAKE_BUILD_TYPE=Release"],
-            ["cmake", "--build", build],
-        ]
-    else:
-        files = [source / "main.cc", source / "runtime.cc"]
-        compiler = os.environ.get("CXX", "c++")
-        commands = [[compiler, "-std=c++17", "-O2", *files, "-o", build / "fanin_app", "-ldl"]]
-    for command in commands:
-        done = subprocess.run(list(map(str, command)), capture_output=True, text=True)
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert "warning" not in done.stdout + done.stderr
-    return build / "fanin_app"
-
-
-@pytest.fixture(scope="module")
-def runtime():
-    folder = Path(importlib.util.find_spec("onnxruntime").submodule_search_locations[0]) / "capi"
-    found = sorted(folder.glob("libonnxruntime.so*"))
-    if not found:
-        pytest.skip(f"the wheel of onnxruntime {onnxruntime.__version__} carries no libonnxruntime")
-    return found[0]
-
-
-def call(app, runtime, model, x, ops=None, shape=None):
-    ops = ops or ort_ops.get_library_path()
-    shape = shape or ",".join(map(str, x.shape))
-    command = list(map(str, (app, runtime, ops, model, shape, 2)))
-    return subprocess.run(command, input=x.tobytes(), capture_output=True)
-
-
-def test_the_cpp_app_gives_the_numbers_of_python(cpp_app, runtime, save_condensed):
-    path = save_condensed()
-    x = np.random.default_rng(0).standard_normal((3, 4), np.float32)
-    done = call(cpp_app, runtime, path, x)
-    assert done.returncode == 0, done.stderr
-    (expected,) = open_session(path, threads=2).run(None, {"X": x})
-    assert np.array(done.stdout.split(), np.float32).tobytes() == expected.tobytes()
-    assert onnxruntime.__version__.encode() in done.stderr
-
-
-def test_the_cpp_app_reports_errors(cpp_app, runtime, save_condensed, tmp_path):
-    path = save_condensed()
-    x = np.zeros((1, 4), np.float32)
-    for change, message in (
-        ({"runtime": "absent.so"}, b"cannot load ONNX Runtime"),
-        ({"runtime": ort_ops.get_library_path()}, b"no OrtGetApiBase"),
-        ({"ops": tmp_path / "absent.so"}, b"absent.so"),
-        ({"model": tmp_path / "absent.onnx"}, b"absent.onnx"),
-        ({"shape": "2,4"}, b"not enough"),
-    ):
-        done = call(**{"app": cpp_app, "runtime": runtime, "model": path, "x": x, **change})
-        assert (done.returncode, done.stdout) == (1, b"")
-        assert message in done.stderr
 
 
 def test_the_python_app_runs(save_condensed):

@@ -82,7 +82,7 @@ def test_attention_projections_count_once_per_token():
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_has_a_training_rule(name):
-    assert 3 <= training_flops(name, 1, 4, 1) <= 12
+    assert 3 <= training_flops(name, 1, 4, 1, trained=2) <= 12
 
 
 def test_training_rules_by_method():
@@ -90,6 +90,10 @@ def test_training_rules_by_method():
     assert training_flops("set", 1, 4, 10) == 30
     assert training_flops("mest", 1, 4, 10) == 30  # drops by gradients of active weights
     assert training_flops("sr-ste", 1, 4, 10) == 60
+    mean = sum(1 + 3 * (1 - min(1, (t + 0.5) / 500)) ** 3 for t in range(1000)) / 1000
+    gradual = training_flops("gmp", 1, 4, 10, end_fraction=0.5)
+    assert gradual == pytest.approx(30 * mean, rel=1e-4)
+    assert training_flops("top-kast", 1, 4, 10, trained=2.5) == 45
     assert training_flops("rigl", 1, 4, 10, update_every=1) == pytest.approx(10 * (3 + 2 + 4) / 2)
     with pytest.raises(ValueError, match="no formula"):
         training_flops("magic", 1, 4, 10)

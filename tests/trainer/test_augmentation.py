@@ -155,7 +155,12 @@ def test_worker_processes_load_the_same_images(images_folder):
         options = Augmentation(crop="random-resized", flip=True, policy="autoaugment")
         split = load_dataset(config, images_folder, options).train
         indices = [torch.tensor([0, 5, 7]), torch.tensor([11, 1])]
+        if workers:  # a pass that ends early, as a training's does before an evaluation
+            passing = split.batches([torch.tensor([i]) for i in range(8)], None)
+            next(passing)
+            first = {w.pid for w in split._loader._iterator._workers}
         batches[workers] = list(split.batches(indices, [(0, 1, 0), (0, 1, 1)]))
+    assert {w.pid for w in split._loader._iterator._workers} == first  # started once
     for (images, labels), (others, same) in zip(*batches.values(), strict=True):
         assert images.shape[1:] == (3, 32, 32)
         assert torch.equal(images, others)

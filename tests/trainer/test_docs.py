@@ -8,7 +8,7 @@ from fanin.trainer import METHODS, Dense, LayerOptions, ScheduleOptions, SRigL
 from fanin.trainer.data import Augmentation, DataConfig
 from fanin.trainer.models import MODELS
 from fanin.trainer.optimization import OPTIMIZERS, StepLR
-from fanin.trainer.recipe import TrainingConfig
+from fanin.trainer.recipe import DistillationConfig, TrainingConfig
 
 TEXT = (Path(__file__).parents[2] / "docs" / "training.md").read_text(encoding="utf-8")
 
@@ -36,6 +36,7 @@ def test_recipe_reference_lists_every_key_with_its_default():
     rows = table_rows()
     for table, cls in (
         ("training", TrainingConfig),
+        ("distillation", DistillationConfig),
         ("sparsifier", LayerOptions),
         ("sparsifier", ScheduleOptions),
         ("method", SRigL),

@@ -8,16 +8,20 @@ from torch.nn.functional import cross_entropy
 from fanin import trainer
 from fanin.trainer import (
     DSR,
+    GMP,
     MEST,
     METHODS,
     SET,
     SNFS,
     SRSTE,
+    Chase,
+    DeepR,
     Dense,
     RigL,
     Sparsifier,
     SRigL,
     Static,
+    TopKAST,
 )
 from fanin.trainer.methods.base import DropFractions, LayerInputs
 from fanin.trainer.methods.redistributing import apportion
@@ -34,6 +38,7 @@ SPARSE = {
     "rigl": RigL(0.75),
     "rigl-fan-in": RigL(0.75, structure="constant-fan-in"),
     "rigl-1:4": RigL(0.75, structure="1:4"),
+    "rigl-block": RigL(0.75, structure="block-4"),
     "srigl": SRigL(0.75, gamma_sal=0.9),
     "srigl-literal": SRigL(0.75, gamma_sal=0.9, salience="literal"),
     "srigl-permanent": SRigL(0.75, gamma_sal=0.9, reversible=False),
@@ -42,6 +47,12 @@ SPARSE = {
     "mest-hard": MEST(0.75, soft_bound=False),
     "dsr": DSR(0.75),
     "sr-ste": SRSTE("1:4"),
+    "deepr": DeepR(0.75, l1=1e-3, temperature=1e-5),
+    "chase": Chase(0.75),
+    "gmp": GMP(0.75, structure="unstructured"),
+    "gmp-fan-in": GMP(0.75),
+    "top-kast": TopKAST(0.75),
+    "top-kast-fan-in": TopKAST(0.75, mask_every=3, structure="constant-fan-in"),
 }
 
 
@@ -104,8 +115,10 @@ def test_every_method_trains_with_its_structure_and_budget(name):
         counts = mask.flatten(1).sum(1)
         if ":" in getattr(method, "structure", ""):
             assert mask.reshape(-1, 4).sum(1).tolist() == [1] * (mask.numel() // 4)
-        elif "fan-in" in name or "srigl" in name:
+        elif "fan-in" in name or "srigl" in name or "block" in name:
             assert len(set(counts[counts > 0].tolist())) == 1
+        if "block" in name:
+            assert all(bool((block == block[0]).all()) for block in mask.split(4))
 
 
 @pytest.mark.parametrize("name", SPARSE)

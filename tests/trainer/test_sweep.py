@@ -1,4 +1,5 @@
 import json
+import math
 from dataclasses import replace
 
 import pytest
@@ -126,6 +127,8 @@ def test_groups_are_means_over_seeds():
     assert [row["runs"] for row in rows] == [2, 1]
     assert rows[0]["accuracy"] == pytest.approx(0.6)
     assert rows[0]["deviation"] == pytest.approx(0.02**0.5)
+    # Student's t at 97.5 % for one degree of freedom, from its closed form.
+    assert rows[0]["interval"] == pytest.approx(math.tan(math.pi * 0.475) * 0.1)
     assert (rows[1]["accuracy"], rows[1]["deviation"], rows[1]["failed"]) == (0.4, None, 1)
     assert rows[1]["values"] == {"method.sparsity": 0.9}
 
@@ -135,7 +138,15 @@ RUNS = {
     "fashion-mnist-ablation-99-long": 9,
     "fashion-mnist-cnn": 21,
     "fashion-mnist-cnn-long": 9,
+    "cifar10-gamma": 70,
+    "cifar10-resnet18": 65,
+    "cifar10-wide-resnet": 110,
+    "fashion-mnist-all-methods": 3 * (14 * 2 + 2),
     "fashion-mnist-knobs": 96,
+    "imagenet-mobilenet-large": 13,
+    "imagenet-mobilenet-small": 13,
+    "imagenet-resnet50": 28,
+    "imagenet-vit": 11,
     "fashion-mnist-methods": 63,
 }
 
@@ -144,7 +155,9 @@ RUNS = {
 def test_shipped_sweeps_are_feasible(name):
     runs = load_sweep(name)
     assert len(runs) == RUNS[name]
-    for run in runs:
+    # Seeds and lengths of the training do not change what is feasible.
+    kinds = {(run.variant, str({**run.values, "training.seed": 0})): run for run in runs}
+    for run in kinds.values():
         with torch.device("meta"):
             model = build_model(run.config)
         names = sparse_parameter_names(run.config, model)

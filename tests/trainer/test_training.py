@@ -68,9 +68,9 @@ def test_metrics_hold_steps_updates_and_epochs(finished):
 
 def test_a_loaded_run_reproduces_the_reported_accuracy(finished, small_config):
     run = load_run(finished.out)
-    loss, accuracy = evaluate(run.model, load_dataset("digits").test)
-    assert accuracy == finished.test_accuracy
-    assert loss == pytest.approx(finished.test_loss, rel=1e-5)
+    found = evaluate(run.model, load_dataset("digits").test)
+    assert found.accuracy == finished.test_accuracy
+    assert found.loss == pytest.approx(finished.test_loss, rel=1e-5)
     assert run.config == small_config
     assert not run.model.training
     assert run.example_input.shape == (2, 1, 8, 8)
@@ -130,7 +130,7 @@ def test_progress_goes_to_stderr_only_when_wanted(small_config, tmp_path, capsys
     loud = capsys.readouterr()
     train(config, tmp_path / "quiet", progress=False)
     quiet = capsys.readouterr()
-    assert "23/23" in loud.err
+    assert "step 23 of 23: train loss" in loud.err
     assert loud.out == quiet.out == quiet.err == ""
 
 
@@ -157,15 +157,23 @@ def test_gradient_free_weights_of_the_recipe_are_named_before_training(small_con
         )
 
 
+def _few_classes(split):
+    return dataclasses.replace(split, labels=split.labels % 5)
+
+
 def test_evaluation_averages_over_samples_and_keeps_the_mode(monkeypatch):
     split = load_dataset("digits").test
     model = nn.Sequential(nn.Flatten(), nn.Dropout(0.9), nn.Linear(64, 10)).train()
     monkeypatch.setattr(evaluation, "_BATCH", 7)
-    loss, accuracy = evaluate(model, split)
+    found = evaluate(model, split)
     assert model.training
     logits = model.eval()(split.inputs)
-    assert accuracy == int((logits.argmax(1) == split.labels).sum()) / len(split)
-    assert loss == pytest.approx(nn.functional.cross_entropy(logits, split.labels).item(), rel=1e-5)
+    assert found.accuracy == int((logits.argmax(1) == split.labels).sum()) / len(split)
+    loss = nn.functional.cross_entropy(logits, split.labels).item()
+    assert found.loss == pytest.approx(loss, rel=1e-5)
+    ranks = (logits > logits.gather(1, split.labels[:, None])).sum(1)
+    assert found.top5 == int((ranks < 5).sum()) / len(split)
+    assert evaluate(nn.Sequential(model, nn.Linear(10, 5)), _few_classes(split)).top5 is None
 
 
 def test_infeasible_sparsity_is_refused_before_training(small_config, tmp_path):

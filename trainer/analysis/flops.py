@@ -84,15 +84,23 @@ def inference_flops(work: Mapping[str, LayerCost], densities: Mapping[str, float
 
 
 def training_flops(
-    method: str, sparse: float, dense: float, samples: int, *, update_every: int = 100
+    method: str,
+    sparse: float,
+    dense: float,
+    samples: int,
+    *,
+    update_every: int = 100,
+    trained: float | None = None,
+    end_fraction: float = 0.75,
 ) -> float:
     """Return the operations of training.
 
     A backward pass counts as two forward passes. "dense": 3·dense. "static", "set", "dsr", "mest":
-    3·sparse; MEST needs gradients of active weights only, and the weights beyond its budget are not
-    counted. "rigl", "srigl": (3·sparse·ΔT + 2·sparse + dense)/(ΔT + 1), RigL's formula (arXiv
-    1911.11134, appendix), since one step in ΔT + 1 has dense weight gradients. "snfs", "sr-ste":
-    2·sparse + dense, since every step has.
+    "deepr": 3·sparse; MEST needs gradients of active weights only, and the weights beyond its
+    budget are not counted. "rigl", "srigl", "chase": (3·sparse·ΔT + 2·sparse + dense)/(ΔT + 1),
+    RigL's formula (arXiv 1911.11134, appendix), since one step in ΔT + 1 has dense weight
+    gradients. "snfs", "sr-ste": 2·sparse + dense, since every step has. "top-kast": 2·sparse +
+    ``trained``. "gmp": three times the mean of a forward pass over the cubic schedule.
 
     Args:
         method: name of the method.
@@ -100,6 +108,8 @@ def training_flops(
         dense: operations of a dense forward pass of one sample.
         samples: training samples, that is, images times epochs.
         update_every: ΔT.
+        trained: operations of a forward pass with all weights that get gradients, for "top-kast".
+        end_fraction: fraction of the training after which the topology is fixed, for "gmp".
 
     Raises:
         ValueError: there is no rule for the method.
@@ -107,11 +117,15 @@ def training_flops(
     """
     if method == "dense":
         return 3 * dense * samples
-    if method in ("static", "set", "dsr", "mest"):
+    if method in ("static", "set", "dsr", "mest", "deepr"):
         return 3 * sparse * samples
-    if method in ("rigl", "srigl"):
+    if method in ("rigl", "srigl", "chase"):
         each = 3 * sparse * update_every + 2 * sparse + dense
         return each / (update_every + 1) * samples
+    if method == "gmp":
+        return 3 * (sparse + (dense - sparse) * end_fraction / 4) * samples
+    if method == "top-kast" and trained is not None:
+        return (2 * sparse + trained) * samples
     if method in ("snfs", "sr-ste"):
         return (2 * sparse + dense) * samples
     raise ValueError(f"there is no formula for the training operations of {method!r}")

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..._base.distributions import weight_budget
 from ..data import describe
-from ..methods import Dense, SRigL
+from ..methods import Dense, SRigL, TopKAST
 from ..metrics import Record, checked_content
 from ..run_folder import METRICS, Run, layer_choice
 from ..update import LayerRule, salience_threshold
@@ -144,6 +144,10 @@ def operations(run: Run) -> Analysis:
         steps = max(int(record["step"]) for record in run.metrics if record["event"] == "epoch")
     samples = steps * config.training.batch_size
     dense, sparse = inference_flops(work, {}), inference_flops(work, densities)
+    trained = None
+    if isinstance(config.method, TopKAST):
+        backward = {name: config.method.trained_density(d) for name, d in densities.items()}
+        trained = inference_flops(work, backward)
     forwards = {"dense": dense, config.method.name: sparse}
     rows = [
         {
@@ -155,6 +159,8 @@ def operations(run: Run) -> Analysis:
                 dense,
                 samples,
                 update_every=config.sparsifier.schedule.update_every,
+                trained=trained,
+                end_fraction=config.sparsifier.schedule.end_fraction,
             ),
         }
         for method, forward in forwards.items()

@@ -24,7 +24,10 @@ _LABELS = {
     _SPARSITY: ("accuracy-sparsity", "Accuracy against sparsity", "sparsity"),
     "method.gamma_sal": ("accuracy-gamma", "Accuracy against γ", "salient share γ"),
 }
-_NOTE = "Means over `runs` seeds and their sample standard deviation (–: one seed only)."
+_NOTE = (
+    "Means over `runs` seeds, their sample standard deviation and half the width of their 95 % "
+    "confidence interval (–: one seed only), which the figure shows."
+)
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,7 @@ class _CurvePoint:
 
     position: float | None
     accuracy: float
-    deviation: float
+    interval: float
 
 
 def analyze_sweep(
@@ -188,19 +191,19 @@ def _accuracy_against(key: str, table: Sequence[SweepRow]) -> Analysis:
             if key in row["values"]:
                 value = row["values"][key]
                 position = value if numeric and _is_number(value) else values.index(value)
-            curve.append(_CurvePoint(position, row["accuracy"], row["deviation"] or 0.0))
+            curve.append(_CurvePoint(position, row["accuracy"], row["interval"] or 0.0))
 
     def draw(axes: Axes) -> None:
         for number, (curve, points) in enumerate(curves.items()):
             varied = sorted(
-                (p.position, p.accuracy, p.deviation) for p in points if p.position is not None
+                (p.position, p.accuracy, p.interval) for p in points if p.position is not None
             )
             if varied:
-                positions, accuracies, deviations = zip(*varied, strict=True)
+                positions, accuracies, intervals = zip(*varied, strict=True)
                 axes.errorbar(
                     positions,
                     accuracies,
-                    yerr=deviations,
+                    yerr=intervals,
                     label=curve,
                     capsize=3,
                     marker="o",
@@ -228,8 +231,8 @@ def _by_sparsity(table: Sequence[SweepRow]) -> Analysis:
         cells = rows.setdefault(label, {"method": label} | {f"{s:.4g}": None for s in sparsities})
         cells[f"{_sparsity(row):.4g}"] = _cell(row)
     note = (
-        "Test accuracy in % by sparsity: mean ± sample standard deviation (number of seeds). "
-        "Column 0: dense."
+        "Test accuracy in % by sparsity: mean ± half the 95 % confidence interval (number of "
+        "seeds). Column 0: dense."
     )
     return Analysis("methods", "Methods by sparsity", list(rows.values()), note)
 
@@ -254,7 +257,7 @@ def _is_number(value: object) -> TypeGuard[float]:
 def _cell(row: SweepRow) -> str | None:
     if row["accuracy"] is None:
         return None
-    spread = "" if row["deviation"] is None else f" ± {100 * row['deviation']:.2f}"
+    spread = "" if row["interval"] is None else f" ± {100 * row['interval']:.2f}"
     return f"{100 * row['accuracy']:.2f}{spread} ({row['runs']})"
 
 

@@ -20,6 +20,7 @@ from .cifar import load_cifar10
 from .digits import load_digits_dataset
 from .image_folder import describe_imagenet, load_imagenet
 from .mnist import describe_mnist, fashion_mnist_folder, load_fashion_mnist, load_mnist
+from .part import held_out
 from .synthetic import describe_synthetic, load_synthetic
 
 DATASETS: dict[str, DatasetInfo] = {
@@ -96,6 +97,7 @@ __all__ = [
     "describe",
     "epoch_order",
     "fashion_mnist_folder",
+    "held_out",
     "load_dataset",
     "mix_batch",
 ]

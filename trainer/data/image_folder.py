@@ -3,11 +3,11 @@
 import zlib
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Sampler
 from torch.utils.data import Dataset as TorchDataset
 
 from ..memory import require_memory
@@ -93,13 +93,15 @@ class FolderSplit:
     ) -> None:
         self._images = _Images(source, transform, evaluation_transform(size))
         self._workers, self._device = workers, torch.device("cpu")
+        self._keys = _Batches()
+        self._loader: DataLoader[Any] | None = None
 
     def __len__(self) -> int:
         return len(self._images.source)
 
     def to(self, device: torch.device) -> "FolderSplit":
         """Yield batches on ``device`` from now on."""
-        self._device = device
+        self._device, self._loader = device, None
         return self
 
     def batches(
@@ -120,15 +122,18 @@ class FolderSplit:
                 generator = derived_generator("augmentation", *seeds[number])
                 draws = torch.randint(2**31, (len(batch),), generator=generator).tolist()
             keys.append(list(zip(batch.tolist(), draws, strict=True)))
-        loader = DataLoader(
-            self._images,
-            batch_sampler=keys,
-            num_workers=self._workers,
-            pin_memory=self._device.type == "cuda",
-            generator=torch.Generator(),  # keeps it from drawing from the global one
-        )
+        if self._loader is None:
+            self._loader = DataLoader(
+                self._images,
+                batch_sampler=self._keys,
+                num_workers=self._workers,
+                persistent_workers=self._workers > 0,  # starting some takes seconds an epoch
+                pin_memory=self._device.type == "cuda",
+                generator=torch.Generator(),  # keeps it from drawing from the global one
+            )
+        self._keys.batches = keys
         try:
-            for images, labels in loader:
+            for images, labels in self._loader:
                 yield (
                     images.to(self._device, non_blocking=True),
                     labels.to(self._device, non_blocking=True),
@@ -161,6 +166,19 @@ def read_image(path: str) -> "Image":
         if limit is not None and image.width * image.height > limit:
             raise ValueError(f"it is too large ({image.width} × {image.height} pixels); remove it")
         return image.convert("RGB")
+
+
+class _Batches(Sampler[list[tuple[int, int | None]]]):
+    """The batches of the present pass, for a loader that outlives it."""
+
+    def __init__(self) -> None:
+        self.batches: list[list[tuple[int, int | None]]] = []
+
+    def __iter__(self) -> Iterator[list[tuple[int, int | None]]]:
+        return iter(self.batches)
+
+    def __len__(self) -> int:
+        return len(self.batches)
 
 
 class _Images(TorchDataset[tuple[Tensor, int]]):

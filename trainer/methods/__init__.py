@@ -8,10 +8,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from .base import DropFractions, LayerInputs, SparseMethod
+from .chase import Chase
+from .deep_rewiring import DeepR
+from .dense_to_sparse import SRSTE, DenseToSparse, TopKAST
+from .gradual import GMP
 from .layerwise import SET, RigL, SRigL, Static
 from .mest import MEST
 from .redistributing import DSR, SNFS
-from .sr_ste import SRSTE
 
 
 @dataclass(frozen=True)
@@ -21,22 +24,42 @@ class Dense:
     name: ClassVar[str] = "dense"
 
 
-METHODS: dict[str, type[Dense | SparseMethod | SRSTE]] = {
-    method.name: method for method in (Dense, Static, SET, RigL, SRigL, SNFS, MEST, DSR, SRSTE)
+METHODS: dict[str, type[Dense | SparseMethod | SRSTE | TopKAST]] = {
+    method.name: method
+    for method in (
+        Dense,
+        Static,
+        SET,
+        RigL,
+        SRigL,
+        SNFS,
+        MEST,
+        DSR,
+        DeepR,
+        Chase,
+        GMP,
+        SRSTE,
+        TopKAST,
+    )
 }
 
 __all__ = [
     "DSR",
+    "GMP",
     "MEST",
     "METHODS",
     "SET",
     "SNFS",
     "SRSTE",
+    "Chase",
+    "DeepR",
     "Dense",
+    "DenseToSparse",
     "DropFractions",
     "LayerInputs",
     "RigL",
     "SRigL",
     "SparseMethod",
     "Static",
+    "TopKAST",
 ]

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
 from ..structures import LayerPlan, Structure, parse_structure
@@ -51,10 +52,18 @@ class LayerInputs:
 
 @dataclass(frozen=True)
 class DropFractions:
-    """Drop fractions of the current and of the following update; 0 after the last one."""
+    """Drop fractions of the current and of the following update; 0 after the last one.
+
+    Attributes:
+        current: of this update.
+        following: of the next one.
+        progress: elapsed part of the schedule, in (0, 1].
+
+    """
 
     current: float
     following: float
+    progress: float = 1.0
 
 
 def check_sparsity(sparsity: float) -> None:
@@ -84,11 +93,15 @@ class SparseMethod:
 
     name: ClassVar[str]
     # Whether the topology changes; whether weights move between layers; whether weights off the
-    # mask keep training behind it; whether growth or drop use the dense gradient.
+    # mask keep training behind it; whether growth or drop use the dense gradient; whether the
+    # method moves weights itself after each step of the optimizer; whether all weights are active
+    # at first.
     updates: ClassVar[bool] = True
     redistributes: ClassVar[bool] = False
     dense_to_sparse: ClassVar[bool] = False
     uses_gradient: ClassVar[bool] = True
+    moves_weights: ClassVar[bool] = False
+    starts_dense: ClassVar[bool] = False
 
     sparsity: float
 
@@ -123,6 +136,22 @@ class SparseMethod:
         """Return the score whose highest values are grown."""
         raise NotImplementedError
 
+    def moved(
+        self, weight: Tensor, before: Tensor, learning_rate: float, generator: torch.Generator
+    ) -> Tensor:
+        """Return the weight after a step of the optimizer and this method's own move.
+
+        Called if ``moves_weights``; the mask is applied afterwards.
+
+        Args:
+            weight: float, after the optimizer's step.
+            before: float, same shape, before it.
+            learning_rate: the optimizer's for this weight.
+            generator: of the move's random numbers; depends on seed, layer and step only.
+
+        """
+        raise NotImplementedError
+
     def plan(
         self, layers: Mapping[str, LayerInputs], fractions: DropFractions
     ) -> dict[str, LayerPlan]:
@@ -133,6 +162,11 @@ class SparseMethod:
         """Compute the new mask and weight of one layer."""
         scores = self.drop_score(layer), self.grow_score(layer)
         return self.mask_structure().update(layer.weight, layer.mask, *scores, plan)
+
+
+def least_weights(layer: LayerInputs) -> int:
+    """Return the fewest weights that a layer may keep: one, or one for each protected neuron."""
+    return 1 if layer.may_ablate else len(layer.mask)
 
 
 def plan_same_budget(layer: LayerInputs, fraction: float) -> LayerPlan:

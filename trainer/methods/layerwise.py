@@ -15,7 +15,7 @@ class Static(SparseMethod):
     """A random mask that never changes.
 
     Attributes:
-        structure: "unstructured", "constant-fan-in" or "N:M".
+        structure: "unstructured", "constant-fan-in", "block-16" or "N:M" (see ``parse_structure``).
 
     """
 
@@ -32,7 +32,7 @@ class SET(SparseMethod):
     The drop fraction follows the schedule's cosine; the original keeps it constant.
 
     Attributes:
-        structure: "unstructured", "constant-fan-in" or "N:M".
+        structure: "unstructured", "constant-fan-in", "block-16" or "N:M" (see ``parse_structure``).
 
     """
 
@@ -50,7 +50,7 @@ class RigL(SparseMethod):
     """RigL (arXiv 1911.11134): drop by magnitude, grow by dense gradient.
 
     Attributes:
-        structure: "unstructured", "constant-fan-in" or "N:M".
+        structure: "unstructured", "constant-fan-in", "block-16" or "N:M" (see ``parse_structure``).
 
     """
 

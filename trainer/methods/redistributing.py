@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ..structures import LayerPlan
-from .base import DropFractions, LayerInputs, SparseMethod
+from .base import DropFractions, LayerInputs, SparseMethod, least_weights
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class SNFS(SparseMethod):
         dropped, shares = {}, {}
         for name, layer in layers.items():
             active = int(layer.mask.count_nonzero())
-            dropped[name] = min(int(fractions.current * active), active - _least(layer))
+            dropped[name] = min(int(fractions.current * active), active - least_weights(layer))
             shares[name] = float(layer.dense_gradient[layer.mask].abs().double().mean())
         return _grow_by_share(layers, dropped, shares, fractions)
 
@@ -91,14 +91,9 @@ class DSR(SparseMethod):
             ends = torch.tensor(list(active.values())).cumsum(0)
             owners = torch.bucketize(lowest, ends, right=True).bincount(minlength=len(active))
             for (name, held), removed in zip(active.items(), owners.tolist(), strict=True):
-                dropped[name] = min(removed, held - _least(layers[name]))
+                dropped[name] = min(removed, held - least_weights(layers[name]))
         shares = {name: float(active[name] - dropped[name]) for name in layers}
         return _grow_by_share(layers, dropped, shares, fractions)
-
-
-def _least(layer: LayerInputs) -> int:
-    """Return the fewest weights that a layer may keep: one, or one for each protected neuron."""
-    return 1 if layer.may_ablate else len(layer.mask)
 
 
 def _grow_by_share(

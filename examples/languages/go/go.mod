@@ -1,0 +1,3 @@
+module fanin/app
+
+go 1.19
