@@ -48,7 +48,8 @@ function(fanin_write_old_glibc file)
                      "#define HIDDEN __attribute__((visibility(\"hidden\")))\n"
                      "extern \"C\" {\nHIDDEN char __libc_single_threaded = 0;\n"
                      "HIDDEN unsigned __wrap_arc4random() {\n  unsigned bits = 0;\n"
-                     "  if (getentropy(&bits, sizeof bits) != 0) std::abort();\n  return bits;\n}\n}\n")
+                     "  if (getentropy(&bits, sizeof bits) != 0) std::abort();\n  return bits;\n}\n"
+                     "HIDDEN int __wrap___cxa_atexit() { return 0; }\n}\n")
   file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
 endfunction()
 
@@ -82,6 +83,10 @@ function(fanin_portable target)
     return()
   endif()
   target_sources(${target} PRIVATE ${FANIN_OLD_GLIBC})
+  # libstdc++ destroys an object at exit; sessions may still run then, and the library stays loaded.
+  if(target STREQUAL "fanin_ort_ops")
+    target_link_options(${target} PRIVATE -Wl,--wrap=__cxa_atexit)
+  endif()
   list(TRANSFORM FANIN_FIRST_VERSIONS PREPEND "-Wl,--wrap=" OUTPUT_VARIABLE wraps)
   # Before 2.34 libdl and others are libraries of their own; the linker would leave them out, as the
   # newer libc has all functions.

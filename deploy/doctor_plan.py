@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..onnx_file import read_checked
+from ..ort_ops.binding import MissingBindingError
 from ..ort_ops.contract import (
     COMPUTE_BFLOAT16,
     CONDENSED_CONV,
@@ -20,7 +21,6 @@ from ..ort_ops.contract import (
     QLINEAR_CONDENSED_CONV,
     QUANTIZED_OPS,
 )
-from ..ort_ops.binding import MissingBindingError
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
 from .doctor_model import run_child
 from .doctor_probe import FindingError

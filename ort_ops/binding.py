@@ -7,7 +7,7 @@ import sys
 
 
 class MissingBindingError(ImportError):
-    """This installation has no binding for this Python; models run without it.
+    """The installation has no binding for the Python that runs; models do without it.
 
     The wheel for any Python consists of the op library and Python code only. Kernel tables and
     benches, the status of CUDA, calibrations and the kernels' self-test call the binding.

@@ -27,6 +27,8 @@ from build import ROOT, find_python, uv
 SMOKE = Path(__file__).with_name("smoke.py")
 PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15")
 ARM = ("manylinux_2_27_aarch64", "manylinux_2_28_aarch64", "manylinux2014_aarch64")
+# Later ones crash at import under qemu 7.2 (tools/aarch64_ort.sh).
+EMULATED_ONNXRUNTIME = "onnxruntime==1.23.2"
 NUMPY_MODEL = """
 import sys
 from pathlib import Path
@@ -112,9 +114,10 @@ def emulated(root: Path, dist: Path, folder: Path, model: Path) -> str:
     options = ["--only-binary=:all:", "--python-version", version, "--implementation", "cp"]
     platforms = [part for tag in ARM for part in ("--platform", tag)]
     run(sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *options,
-        *platforms, "--target", site, "--find-links", dist, "fanin", "onnxruntime")  # fmt: skip
+        *platforms, "--target", site, "--find-links", dist,
+        "fanin", EMULATED_ONNXRUNTIME)  # fmt: skip
     files = [SMOKE, model / "model.onnx", model / "expected.npz"]
-    return run(qemu, "-L", root, python, *files, PYTHONPATH=str(site))
+    return run(qemu, "-L", root, python, *files, PYTHONPATH=str(site), QEMU_CPU="cortex-a72")
 
 
 def download(folder: Path, version: str, platforms: Sequence[str], dist: Path) -> None:
