@@ -26,4 +26,5 @@ class SessionError(RuntimeError):
         where = f"{model}: " if model is not None else ""
         if node is not None and node not in problem:
             where += f"node '{node}': "
-        super().__init__(f"{where}{problem.rstrip('.')}. {remedy}")
+        sentence = problem if problem.endswith("?") else f"{problem.rstrip('.')}."
+        super().__init__(f"{where}{sentence} {remedy}".rstrip())

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .. import ort_ops
+from .._base.local_paths import RemotePathError, refuse_address
 from ..onnx_file import ModelFile
 from ..ort_ops.custom_libraries import library_paths, register_libraries
 from ..ort_ops.dispatch_cost import DispatchCalibration
@@ -126,6 +127,10 @@ def _existing_file(path: str | os.PathLike[str]) -> Path:
             f"a model is opened by its path, not from an object of type {type(path).__name__}",
             "Write it to a file and pass its path; weights are then mapped rather than copied.",
         )
+    try:
+        refuse_address(path)
+    except RemotePathError as error:
+        raise SessionError(str(error), "") from None
     model = Path(path)
     denied = SessionError(
         "the file cannot be read (permission denied)",

@@ -9,6 +9,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, Message
 
+from .._base.local_paths import refuse_address
 from ..onnx_file import DataFileError, ModelFileError, read_checked
 from .errors import ExportError
 
@@ -26,6 +27,7 @@ def read_proto(path: Path, *, weights: bool = False) -> onnx.ModelProto:
         OSError: it cannot be read.
 
     """
+    refuse_address(path)
     if not path.is_file():
         raise FileNotFoundError(f"{path} does not exist or is not a file")
     try:

@@ -119,7 +119,7 @@ class CudaKernelRow:
         """``CondensedGemm`` or ``CondensedConv``."""
     @property
     def layout(self) -> str:
-        """``expand``, ``stream``, ``panel`` or ``direct``."""
+        """``expand``, ``delta``, ``stream``, ``panel`` or ``direct``."""
     @property
     def activations(self) -> str:
         """Type of X, residual and Y."""

@@ -86,7 +86,7 @@ if [ -n "$dry" ]; then
   step kernels 120 "${tests[@]}" "$kernels" -k emulated
   step ops 60 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k cpu
   step cold 120 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --emulated --launch ring \
-    --shapes 640x64 --sparsity 0.9 --batch 1,8 --values bfloat16 --activations bfloat16 --rounds 2 \
+    --shapes 640x64 --sparsity 0.9 --batch 1,4,8 --values bfloat16 --activations bfloat16 --rounds 2 \
     --no-convolutions --out "$out/cold"
   step networks 120 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --emulated \
     --networks mlp-tiny --batches 2 --rounds 2 --out "$out/networks"
@@ -103,7 +103,7 @@ else
   # The layers and targets of docs/cuda.md, the sparsity that matters more first.
   step cold 200 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
     --shapes 4096x14336,14336x4096,4096x4096,8192x28672 --sparsity 0.9,0.8 \
-    --batch 1,8,16,32,64,128 --values bfloat16 --activations bfloat16 --no-convolutions \
+    --batch 1,4,8,16,32,64,128 --values bfloat16 --activations bfloat16 --no-convolutions \
     --time 180 --out "$out/cold"
   step networks 140 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --time 100 \
     --out "$out/networks"

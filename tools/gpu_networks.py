@@ -5,8 +5,9 @@
     python tools/gpu_networks.py --out rehearsal --emulated --networks mlp-tiny --batches 2
 
 Networks of ``fanin bench zoo`` at their sparsities. Both sides are in the same precision; float32
-is TF32, ONNX Runtime's default. Inputs and outputs are on the device. With ``FANIN_CUDA_UNPROVEN=on``
-a third file has all layers condensed. ``--emulated`` rehearses on the CPU; then times mean nothing.
+is TF32, ONNX Runtime's default. Inputs and outputs are on the device. With
+``FANIN_CUDA_UNPROVEN=on`` a third file has all layers condensed. ``--emulated`` rehearses on the
+CPU; then times mean nothing.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from .._base.atomic import is_scratch, output_folder, output_path, write_file
 from .._base.checksums import find_damage
+from .._base.local_paths import refuse_address
 from .._base.texts import read_text
 from .config_table import ConfigError
 from .data import describe
@@ -92,8 +93,10 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     Raises:
         RunFolderError: the folder is missing, not a run folder, unfinished, damaged or
             inconsistent.
+        RemotePathError: it is an address of an object store or server.
 
     """
+    refuse_address(path)
     folder = Path(path)
     config = read_config(folder)
     if not (folder / WEIGHTS).is_file():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from functools import partial
@@ -19,19 +18,13 @@ from starlette.routing import request_response
 from ... import __version__
 from . import bounded_json, openapi
 from .body import lease_of, read_body, single_header
-from .errors import (
-    BudgetExceededError,
-    InsufficientMemoryError,
-    RequestError,
-    SchedulerClosedError,
-    error_body,
-)
+from .errors import RequestError, error_body
 from .guard import Guard
-from .loaded_model import LoadedModel
+from .inference import InferCall
 from .metrics import CONTENT_TYPE
-from .protocol import HEADER_LENGTH, InferRequest, decode, encode
+from .operations import SHARED_MEMORY, Operations
+from .protocol import HEADER_LENGTH, decode, encode
 from .route_aliases import RouteAliases
-from .scheduler import Job
 from .settings import ServeSettings
 from .state import ServerState
 
@@ -41,8 +34,6 @@ _MODEL = "/v2/models/{model}"
 _VERSION = "/v2/models/{model}/versions/{version}"
 # Most bytes in the body of a repository route.
 _SMALL = 1 << 16
-# Most characters of a request id in the log.
-_LOGGED = 200
 
 
 def create_app(settings: ServeSettings) -> FastAPI:
@@ -56,6 +47,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         yield
+        await state.wait_for_others()
         await asyncio.to_thread(state.close)
 
     app = FastAPI(
@@ -75,12 +67,14 @@ def create_app(settings: ServeSettings) -> FastAPI:
         budget=state.budget,
         draining=lambda: state.draining,
         access_log=settings.access_log,
+        begin_traces=settings.otel,
     )
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _no_route)
-    _add_models(app, state)  # first: routes are matched in this order
-    _add_health(app, state)
-    _add_repository(app, state)
+    operations = Operations(state)
+    _add_models(app, state, operations)  # first: routes are matched in this order
+    _add_health(app, state, operations)
+    _add_repository(app, state, operations)
     _add_pages(app, state)
     return app
 
@@ -96,7 +90,7 @@ class _DirectRoute(APIRoute):
         self.app = request_response(endpoint)
 
 
-def _add_health(app: FastAPI, state: ServerState) -> None:
+def _add_health(app: FastAPI, state: ServerState, operations: Operations) -> None:
     @app.get("/v2/health/live", tags=["health"], responses=openapi.LIVE)
     async def live() -> Response:
         """Return whether the process is alive."""
@@ -105,21 +99,18 @@ def _add_health(app: FastAPI, state: ServerState) -> None:
     @app.get("/v2/health/ready", tags=["health"], responses=openapi.READY)
     async def ready() -> Response:
         """Return whether every model is being served and the server is not shutting down."""
-        if state.draining:
-            return _not_ready("the server is shutting down")
-        if not state.repository.ready():
-            return _not_ready("not every model is being served; see POST /v2/repository/index")
-        return JSONResponse({"ready": True})
+        reason = operations.why_not_ready()
+        return JSONResponse({"ready": True}) if reason is None else _not_ready(reason)
 
     async def model_ready(request: Request) -> Response:
         """Return whether the model, or the version, is being served."""
         name = request.path_params["model"]
-        if not state.repository.versions(name):
-            return _not_ready(f"model '{name}' is not loaded", name=name)
-        state.repository.find(**request.path_params)
+        reason = operations.why_model_not_ready(**request.path_params)
+        if reason is not None:
+            return _not_ready(reason, name=name)
         return JSONResponse({"name": name, "ready": True})
 
-    names = state.settings.names
+    names = _fixed_names(state)
     for path in (_MODEL, _VERSION):
         app.get(
             f"{path}/ready",
@@ -129,18 +120,36 @@ def _add_health(app: FastAPI, state: ServerState) -> None:
         )(model_ready)
 
 
-def _add_models(app: FastAPI, state: ServerState) -> None:
+def _fixed_names(state: ServerState) -> list[str]:
+    """Return the names of all models, or none if a repository may bring others."""
+    return [] if state.settings.model_repository else state.settings.names
+
+
+def _add_models(app: FastAPI, state: ServerState, operations: Operations) -> None:
     async def metadata(request: Request) -> Response:
         """Describe the inputs, the outputs and the versions being served."""
-        model = state.repository.find(**request.path_params)
-        return JSONResponse(model.metadata(state.repository.versions(model.name)))
+        return JSONResponse(operations.model_metadata(**request.path_params))
+
+    async def config(request: Request) -> Response:
+        """Describe how the model is served, in the fields of Triton's model configuration."""
+        return JSONResponse(operations.model_config(**request.path_params))
+
+    async def stats(request: Request) -> Response:
+        """Count the model's requests, and the nanoseconds of their phases."""
+        return JSONResponse(await operations.statistics(**request.path_params))
+
+    async def all_stats() -> Response:
+        """Count the requests of all models that are served."""
+        if state.repository.has("stats"):  # a model of that name: its metadata
+            return JSONResponse(operations.model_metadata("stats"))
+        return JSONResponse(await operations.statistics())
 
     async def infer(request: Request) -> Response:
         """Run the model on the inputs and return its outputs."""
-        with state.metrics.in_flight.track_inprogress():
-            return await _infer(state, request, **request.path_params)
+        return await _infer(state, request, **request.path_params)
 
-    names = state.settings.names
+    names = _fixed_names(state)
+    app.get("/v2/models/stats", tags=["metadata"], responses=openapi.ERRORS)(all_stats)
     for path in (_MODEL, _VERSION):
         app.router.add_api_route(
             f"{path}/infer",
@@ -152,46 +161,52 @@ def _add_models(app: FastAPI, state: ServerState) -> None:
             responses=openapi.INFER_RESPONSES,
             openapi_extra=openapi.infer_in(path, names),
         )
-        app.get(
-            path,
-            tags=["metadata"],
-            responses=openapi.ERRORS,
-            openapi_extra=openapi.names_in(path, names),
-        )(metadata)
+        for end, endpoint in (("", metadata), ("/config", config), ("/stats", stats)):
+            app.get(
+                f"{path}{end}",
+                tags=["metadata"],
+                responses=openapi.ERRORS,
+                openapi_extra=openapi.names_in(path, names),
+            )(endpoint)
 
     @app.get("/v2", tags=["metadata"])
     async def server() -> dict[str, Any]:
         """Name the server, its version and its extensions."""
-        extensions = ["binary_tensor_data", "model_repository"]
-        return {"name": "fanin", "version": __version__, "extensions": extensions}
+        return operations.server_metadata()
 
 
-def _add_repository(app: FastAPI, state: ServerState) -> None:
-    async def change(request: Request, action: Callable[[str], None], model: str) -> Response:
-        _refuse_contents(await read_body(request, _SMALL, state.settings.timeout))
-        if state.settings.workers > 1:
-            raise RequestError(
-                "with several workers, models are loaded and unloaded only by changing their files"
-            )
-        await asyncio.get_running_loop().run_in_executor(state.loads, action, model)
-        return Response()
+def _add_repository(app: FastAPI, state: ServerState, operations: Operations) -> None:
+    async def body_of(request: Request) -> dict[str, Any]:
+        return _small_object(await read_body(request, _SMALL, state.settings.timeout))
 
     @app.post("/v2/repository/index", tags=["repository"], responses=openapi.ERRORS)
     async def index(request: Request) -> list[dict[str, Any]]:
         """List the models with their states and the reasons why any do not load."""
-        body = await read_body(request, _SMALL, state.settings.timeout)
-        rows = state.repository.index()
-        return [row for row in rows if row["state"] == "READY"] if _only_ready(body) else rows
+        only = (await body_of(request)).get("ready", False)
+        if not isinstance(only, bool):
+            raise RequestError("ready is not a boolean")
+        return operations.index(only)
 
     @app.post("/v2/repository/models/{model}/load", tags=["repository"], responses=openapi.ERRORS)
     async def load(request: Request, model: str) -> Response:
         """Load the model's current files; the old version is served until the new one is ready."""
-        return await change(request, state.repository.load, model)
+        await operations.load(model, (await body_of(request)).get("parameters") or {})
+        return Response()
 
     @app.post("/v2/repository/models/{model}/unload", tags=["repository"], responses=openapi.ERRORS)
     async def unload(request: Request, model: str) -> Response:
         """Finish the model's pending requests and free it."""
-        return await change(request, state.repository.unload, model)
+        await operations.unload(model, (await body_of(request)).get("parameters") or {})
+        return Response()
+
+    async def unsupported() -> Response:
+        raise RequestError(SHARED_MEMORY, 501)
+
+    for kind in ("systemsharedmemory", "cudasharedmemory"):
+        for method in ("GET", "POST"):
+            app.add_api_route(
+                f"/v2/{kind}/{{rest:path}}", unsupported, methods=[method], include_in_schema=False
+            )
 
 
 def _add_pages(app: FastAPI, state: ServerState) -> None:
@@ -209,12 +224,10 @@ def _add_pages(app: FastAPI, state: ServerState) -> None:
 async def _infer(
     state: ServerState, request: Request, model: str, version: str | None = None
 ) -> Response:
-    start = time.perf_counter()
-    status, split, found = 500, None, None
     log = request.scope.setdefault("fanin", {})
-    try:
-        found = state.repository.find(model, version)
-        settings = state.settings
+    settings = state.settings
+    with InferCall(state, "http", log, request.scope.get("fanin_trace")) as call:
+        found = call.find(model, version)
         body = await read_body(request, settings.max_body, settings.timeout)
         header_length = single_header(request, HEADER_LENGTH)
         lease = lease_of(request)
@@ -228,84 +241,22 @@ async def _infer(
             hold=lease.take,
         )
         strings = any(spec.datatype == "BYTES" for spec in found.signature.inputs)
-        parsed = await state.call(read, bounded_json.is_small_request(body, header_length, strings))
-        log["id"] = parsed.id and parsed.id[:_LOGGED]
-        found, job = await _run(state, found, version, parsed)
-        split = (job.queue_seconds, job.compute_seconds)
-        log["queue_ms"], log["compute_ms"] = (round(seconds * 1e3, 3) for seconds in split)
-        arrays = job.future.result()
+        small = bounded_json.is_small_request(body, header_length, strings)
+        parsed = await call.decode(read, small)
+        arrays = await call.run(parsed, settings.timeout)
         binary = all(as_binary for _, as_binary in parsed.outputs)
         # The inputs are no longer needed; the response is held until it is sent.
         parsed.inputs.clear()
-        del body, read, job
+        del body, read
         lease.resize(bounded_json.response_size(arrays, binary))
-        write = partial(encode, model, found.version.name, parsed, arrays, found.signature)
-        content, head = await state.call(write, bounded_json.is_small_response(arrays, binary))
+        write = partial(encode, model, call.version, parsed, arrays, found.signature)
+        small = bounded_json.is_small_response(arrays, binary)
+        content, head = await call.encode(write, small)
         lease.resize(len(content))
-        status = 200
         if head is None:
             return Response(content, media_type="application/json")
         headers = {HEADER_LENGTH: str(head)}
         return Response(content, media_type="application/octet-stream", headers=headers)
-    except RequestError as error:
-        status = error.status
-        if isinstance(error, BudgetExceededError):
-            state.metrics.count_refusal("memory")
-        raise
-    except MemoryError:
-        status = 503
-        raise InsufficientMemoryError from None
-    except asyncio.CancelledError:
-        status = 503  # as the guard answers when the server stops before the request is done
-        raise
-    finally:
-        if found is not None:
-            log["model"], log["version"] = model, found.version.name
-            seconds = time.perf_counter() - start
-            state.metrics.count_response(model, found.version.name, status, seconds, split)
-
-
-async def _run(
-    state: ServerState, model: LoadedModel, version: str | None, parsed: InferRequest
-) -> tuple[LoadedModel, Job]:
-    """Run the request; if the model is replaced meanwhile, on its successor."""
-    outputs = [name for name, _ in parsed.outputs]
-    while True:
-        try:
-            job = model.scheduler.run_inline_if_short(parsed.inputs, outputs)
-            if job is not None:
-                return model, job
-            job = model.scheduler.submit(parsed.inputs, outputs)
-        except SchedulerClosedError:
-            signature = model.signature
-            model = state.repository.find(model.name, version)
-            if model.signature != signature:
-                raise RequestError(
-                    "the model was replaced by one with different inputs or outputs; try again", 409
-                ) from None
-            continue
-        try:
-            await asyncio.wait_for(asyncio.wrap_future(job.future), state.settings.timeout)
-        except TimeoutError:
-            raise model.scheduler.abandon(job) from None
-        return model, job
-
-
-def _only_ready(body: bytes | bytearray) -> bool:
-    only = _small_object(body).get("ready", False)
-    if not isinstance(only, bool):
-        raise RequestError("ready is not a boolean")
-    return only
-
-
-def _refuse_contents(body: bytes | bytearray) -> None:
-    """Refuse the protocol's option to upload a model's files or configuration."""
-    for name, value in (_small_object(body).get("parameters") or {}).items():
-        if value and (name == "config" or name.startswith("file:")):
-            raise RequestError(
-                f"the parameter '{name[:100]}' is not supported: the server loads models only from "
-                "the files that it was started with"
-            )
 
 
 def _small_object(body: bytes | bytearray) -> dict[str, Any]:

@@ -23,3 +23,8 @@ TYPES: dict[str, tuple[str, np.dtype]] = {
 
 NUMPY: dict[str, np.dtype] = dict(TYPES.values())
 """Datatype of the protocol → NumPy's. BF16 is absent: NumPy has no such type."""
+
+
+def config_datatype(datatype: str) -> str:
+    """Return the name in Triton's configurations of a datatype of the protocol."""
+    return "TYPE_STRING" if datatype == "BYTES" else f"TYPE_{datatype}"

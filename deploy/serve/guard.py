@@ -15,6 +15,7 @@ from typing import Any
 from .budget import Budget
 from .errors import error_body
 from .logs import event
+from .tracing import PARENT, RESPONSE, STATE, Trace
 
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -25,6 +26,8 @@ _log = logging.getLogger("fanin.serve")
 
 # Probes of an orchestrator, which carry no token.
 OPEN = ("/v2/health/live", "/v2/health/ready")
+
+_TRACE_FIELDS = (PARENT.encode(), STATE.encode())
 
 # Bytes of a response sent at a time; the next ones wait until the client has read these.
 _PIECE = 1 << 16
@@ -38,7 +41,10 @@ _NO_UPGRADE = (
 
 
 class Guard:
-    """Wraps the app; while ``draining()``, every response tells the client to disconnect."""
+    """Wraps the app; while ``draining()``, every response tells the client to disconnect.
+
+    ``begin_traces`` gives a trace to requests that come without one.
+    """
 
     def __init__(
         self,
@@ -47,12 +53,14 @@ class Guard:
         budget: Budget,
         draining: Callable[[], bool],
         access_log: bool,
+        begin_traces: bool = False,
     ):
         self._app = app
         self._budget = budget
         self._token = None if token is None else f"Bearer {token}".encode()
         self._draining = draining
         self._access_log = access_log
+        self._begin_traces = begin_traces
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -62,6 +70,7 @@ class Guard:
         start = time.perf_counter()
         status = 0
         upgrade = _asks_for_upgrade(scope)
+        trace = scope["fanin_trace"] = self._trace(scope)
 
         async def forward(message: MutableMapping[str, Any]) -> None:
             nonlocal status
@@ -71,6 +80,9 @@ class Guard:
                 # parser reads nothing more.
                 if self._draining() or status in (408, 413) or upgrade:
                     message["headers"] = [*message.get("headers", ()), (b"connection", b"close")]
+                if trace is not None:
+                    field = (RESPONSE.encode(), trace.response.encode())
+                    message["headers"] = [*message.get("headers", ()), field]
             for part in _in_pieces(message):
                 await send(part)
 
@@ -104,8 +116,17 @@ class Guard:
                 status=status,
                 client=(scope.get("client") or [None])[0],
                 ms=round((time.perf_counter() - start) * 1e3, 3),
+                **(trace.fields() if trace is not None else {}),
                 **scope.get("fanin", {}),
             )
+
+    def _trace(self, scope: Scope) -> Trace | None:
+        found = [
+            (name.decode(), value.decode("latin-1"))
+            for name, value in scope["headers"]
+            if name in _TRACE_FIELDS
+        ]
+        return Trace.of(found, self._begin_traces) if found or self._begin_traces else None
 
     def _allowed(self, scope: Scope) -> bool:
         if self._token is None or scope["path"].removesuffix("/") in OPEN:

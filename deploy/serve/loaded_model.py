@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ from ..session import open_session
 from ..transient import is_transient
 from .datatypes import NUMPY
 from .errors import InsufficientMemoryError, RequestError
+from .model_options import DEFAULTS, ModelOptions
 from .scheduler import Batching, Scheduler
 from .settings import ServeSettings
 from .signature import Signature, read_signature
@@ -24,17 +25,31 @@ from .versions import Version
 class LoadedModel:
     """A model version in memory, opened and run once; creating it raises SessionError."""
 
-    def __init__(self, name: str, version: Version, settings: ServeSettings):
+    def __init__(
+        self,
+        name: str,
+        version: Version,
+        settings: ServeSettings,
+        options: ModelOptions = DEFAULTS,
+        on_run: Callable[[], None] = lambda: None,
+    ):
         started = time.perf_counter()
+        settings = options.applied_to(settings)
         self.name = name
         self.version = version
+        self.settings = settings
+        self.version_policy = options.version_policy(settings)
         self._session: Any = open_session(
             version.path,
             threads=settings.session_threads,
             custom_op_libraries=settings.custom_op_libraries,
         )
         self.signature: Signature = read_signature(self._session, version.path)
+        options.require_fit(self.signature, version.path)
         batching = None
+        if options.max_rows is not None:
+            _require_batchable(self.signature, version)
+            self.signature = replace(self.signature, max_rows=options.max_rows)
         if settings.max_batch > 1:
             _require_batchable(self.signature, version)
             self.signature = replace(self.signature, batched=True)
@@ -47,6 +62,7 @@ class LoadedModel:
             limit=settings.queue,
             timeout=settings.timeout,
             batching=batching,
+            on_run=on_run,
         )
         self.seconds = time.perf_counter() - started
 
@@ -111,7 +127,8 @@ def _require_batchable(signature: Signature, version: Version) -> None:
         raise SessionError(
             f"its requests cannot be batched: the first dimensions of {found} are not the same "
             "symbol",
-            "Export it with a symbolic batch, or serve it without --max-batch.",
+            "Export it with a symbolic batch, or serve it without --max-batch (in config.pbtxt: "
+            "max_batch_size: 0).",
             model=version.path,
         )
 

@@ -17,19 +17,20 @@ def event(logger: logging.Logger, name: str, level: int = logging.INFO, **fields
 
 
 def configure_logging(log_format: str) -> None:
-    """Send the logs of the server and of uvicorn to stderr.
+    """Send the logs of the server, of uvicorn and of OpenTelemetry to stderr.
 
     Lines that cannot be written (full disk, closed pipe) are dropped; the server continues.
     """
     handler = LineHandler()
     handler.setFormatter(_Json() if log_format == "json" else _Text())
-    for name in ("fanin.serve", "uvicorn"):
+    for name in ("fanin.serve", "uvicorn", "opentelemetry"):
         logger = logging.getLogger(name)
         logger.handlers = [handler]
         logger.setLevel(logging.INFO)
         logger.propagate = False
     # uvicorn's messages on start and stop repeat the server's own.
-    logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
+    for name in ("uvicorn.error", "opentelemetry"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 class LineHandler(logging.Handler):

@@ -10,7 +10,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from prometheus_client import (
@@ -19,15 +19,21 @@ from prometheus_client import (
     Counter,
     Gauge,
     Histogram,
+    Summary,
     generate_latest,
 )
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.samples import Sample
+from prometheus_client.core import Metric
 
 from . import shared_metrics
 from .budget import Budget
 from .load_failure import LoadFailure
 from .logs import event
+from .metrics_collectors import (
+    MODEL_LABELS,
+    RepositoryCollector,
+    SharedCollector,
+    UnloadedVersions,
+)
 from .repository import Repository
 
 _log = logging.getLogger("fanin.serve")
@@ -39,20 +45,55 @@ _BUCKETS = (
     *(0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5),
     *(1.0, 2.5, 5.0, 10.0, 30.0),
 )
-_MODEL = ("model", "version")
 # Reasons of refusals: connection limit, buffer budget, a request head too large or too late, a
 # response not read in time, malformed HTTP.
 REASONS = ("connections", "memory", "head", "answer", "malformed")
-# For a (model, version, status): responses, and total, queue and compute seconds.
-_Children = tuple[Counter, Histogram, Histogram, Histogram]
-# How long the metrics of an unloaded version are kept, in seconds from the first scrape that finds
-# it unloaded, so that every scraper sees its last counts.
-_RETENTION_SECONDS = 120.0
-
+PHASES = ("success", "fail", "queue", "input", "compute", "output")
 # With several workers, prometheus_client counts in memory-mapped files named KIND_PID.db, which
 # double when they are full. The metrics of a version take at most 20 KiB of one file.
-_KINDS = ("counter", "gauge_livesum", "histogram")
+_KINDS = ("counter", "gauge_livesum", "gauge_livemax", "histogram", "summary")
 _FILE = 1 << 16
+
+
+@dataclass
+class Phases:
+    """Seconds of a request's phases, and the rows that it had, once its model has run."""
+
+    input: float = 0.0
+    queue: float = 0.0
+    compute: float = 0.0
+    output: float = 0.0
+    rows: int = 0
+
+
+class _Children:
+    """The metrics of a model version; those of a status are created with its first response."""
+
+    def __init__(self, metrics: Metrics, labels: tuple[str, str]):
+        self.responses: dict[int, Counter] = {}
+        self.request = metrics.request_seconds.labels(*labels)
+        self.queue = metrics.queue_seconds.labels(*labels)
+        self.compute = metrics.compute_seconds.labels(*labels)
+        self.rows = metrics.rows.labels(*labels)
+        self.runs = metrics.runs.labels(*labels)
+        self.last = metrics.last_inference.labels(*labels)
+        self.phases = {phase: metrics.phases.labels(*labels, phase) for phase in PHASES}
+
+    def observe(self, status: int, seconds: float, phases: Phases | None) -> None:
+        self.responses[status].inc()
+        self.request.observe(seconds)
+        if phases is not None:
+            self.queue.observe(phases.queue)
+            self.compute.observe(phases.compute)
+        if status != 200:
+            self.phases["fail"].observe(seconds)
+            return
+        self.phases["success"].observe(seconds)
+        if phases is not None:
+            for name in ("queue", "input", "compute", "output"):
+                self.phases[name].observe(getattr(phases, name))
+            self.rows.inc(phases.rows)
+            self.last.set(time.time())
 
 
 class Metrics:
@@ -83,6 +124,22 @@ class Metrics:
         self.request_seconds = self._histogram("request", "From the request's head to its response")
         self.queue_seconds = self._histogram("queue", "Waiting for a thread")
         self.compute_seconds = self._histogram("compute", "In the session")
+        self.phases = Summary(
+            "fanin_phase_seconds",
+            "Phases of infer requests: success and fail are whole requests, the others parts of "
+            "successful ones",
+            (*MODEL_LABELS, "phase"),
+            registry=self.registry,
+        )
+        self.rows = self._counter("inferences", "Rows of successful infer requests")
+        self.runs = self._counter("executions", "Successful runs of the session")
+        self.last_inference = Gauge(
+            "fanin_last_inference_timestamp_seconds",
+            "When the last successful infer request ended, in seconds since 1970",
+            MODEL_LABELS,
+            registry=self.registry,
+            multiprocess_mode="livemax",
+        )
         self.in_flight = self._sum("in_flight_requests", "Infer requests being served")
         self.connections = self._sum("connections", "Open connections")
         self.held_bytes = self._sum("buffered_bytes", "Bytes of buffered requests and responses")
@@ -94,13 +151,13 @@ class Metrics:
         )
         # Created now, because a full disk may have no room for them later.
         self._refusals = {reason: refusals.labels(reason) for reason in REASONS}
-        self._children: dict[tuple[str, str, int], _Children] = {}
-        self._unloaded: _UnloadedVersions | None = None
+        self._children: dict[tuple[str, str], _Children] = {}
+        self._unloaded: UnloadedVersions | None = None
 
     def watch(self, repository: Repository) -> None:
         """Show the state of this process's repository in each scrape."""
-        self.registry.register(_RepositoryCollector(repository))
-        self._unloaded = _UnloadedVersions(repository)
+        self.registry.register(RepositoryCollector(repository))
+        self._unloaded = UnloadedVersions(repository)
 
     def watch_budget(self, budget: Budget) -> None:
         """Show the bytes held: read when scraped, or counted if another worker may be scraped."""
@@ -115,7 +172,7 @@ class Metrics:
         version: str,
         status: int,
         seconds: float,
-        split: tuple[float, float] | None = None,
+        phases: Phases | None = None,
     ) -> None:
         """Count a response.
 
@@ -125,28 +182,33 @@ class Metrics:
         Args:
             model: Name of the model.
             version: Name of the version.
-            status: HTTP status.
+            status: HTTP status, or the one that stands for a status of gRPC.
             seconds: From the request's head to the response.
-            split: Seconds in the queue and in the session, if the model was run.
+            phases: Of the request, if the model was run.
 
         """
-        key = (model, version, status)
-        children = self._children.get(key)
+        children = self._of(model, version)
         if children is None:
+            return
+        if status not in children.responses:
             if not self._reserve_space():
                 return
-            labels = (model, version)
-            children = self._children[key] = (
-                self.requests.labels(*labels, str(status)),
-                self.request_seconds.labels(*labels),
-                self.queue_seconds.labels(*labels),
-                self.compute_seconds.labels(*labels),
-            )
-        children[0].inc()
-        children[1].observe(seconds)
-        if split:
-            children[2].observe(split[0])
-            children[3].observe(split[1])
+            children.responses[status] = self.requests.labels(model, version, str(status))
+        children.observe(status, seconds, phases)
+
+    def count_run(self, model: str, version: str) -> None:
+        """Count a successful run of a session, of one request or of a batch."""
+        children = self._of(model, version)
+        if children is not None:
+            children.runs.inc()
+
+    def _of(self, model: str, version: str) -> _Children | None:
+        children = self._children.get((model, version))
+        if children is None and self._reserve_space():
+            # Runs are counted on other threads.
+            fresh = _Children(self, (model, version))
+            children = self._children.setdefault((model, version), fresh)
+        return children
 
     def count_refusal(self, reason: str) -> None:
         """Count a refused connection or request; ``reason`` is one of REASONS."""
@@ -166,13 +228,17 @@ class Metrics:
         """
         if self._unloaded is None or _is_shared():
             return
-        unloaded = self._unloaded.expired({key[:2] for key in self._children})
-        for key in [key for key in self._children if key[:2] in unloaded]:
-            del self._children[key]
-            self.requests.remove(*key[:2], str(key[2]))
+        unloaded = self._unloaded.expired(self._children)
         for labels in unloaded:
+            children = self._children.pop(labels)
+            for status in children.responses:
+                self.requests.remove(*labels, str(status))
+            for phase in PHASES:
+                self.phases.remove(*labels, phase)
             for family in (self.request_seconds, self.queue_seconds, self.compute_seconds):
                 family.remove(*labels)
+            for single in (self.rows, self.runs, self.last_inference):
+                single.remove(*labels)
         self._unloaded.forget(unloaded)
 
     def text(self) -> bytes:
@@ -180,8 +246,15 @@ class Metrics:
         if not _is_shared():
             return generate_latest(self.registry)
         registry = CollectorRegistry()
-        registry.register(_SharedCollector(self._unloaded))
+        registry.register(SharedCollector(self._unloaded))
         return generate_latest(registry)
+
+    def statistics_families(self) -> list[Metric]:
+        """Return the metrics with each version's counts; with several workers their sums."""
+        if _is_shared():
+            return list(SharedCollector(None).collect())
+        families = (self.phases, self.rows, self.runs, self.last_inference)
+        return [metric for family in families for metric in family.collect()]
 
     def _reserve_space(self) -> bool:
         try:
@@ -198,11 +271,11 @@ class Metrics:
         return Gauge(f"fanin_{name}", text, registry=self.registry, multiprocess_mode="livesum")
 
     def _counter(self, name: str, text: str, *labels: str) -> Counter:
-        return Counter(f"fanin_{name}", text, (*_MODEL, *labels), registry=self.registry)
+        return Counter(f"fanin_{name}", text, (*MODEL_LABELS, *labels), registry=self.registry)
 
     def _histogram(self, name: str, text: str) -> Histogram:
         return Histogram(
-            f"fanin_{name}_seconds", text, _MODEL, registry=self.registry, buckets=_BUCKETS
+            f"fanin_{name}_seconds", text, MODEL_LABELS, registry=self.registry, buckets=_BUCKETS
         )
 
 
@@ -228,64 +301,3 @@ def _reserve_disk_space() -> None:
             while size < 2 * used:
                 size *= 2
             os.posix_fallocate(file.fileno(), 0, size)
-
-
-class _UnloadedVersions:
-    """Tells which versions were unloaded a while ago."""
-
-    def __init__(self, repository: Repository):
-        self._repository = repository
-        self._since: dict[tuple[str, str], float] = {}
-
-    def expired(self, known: Iterable[tuple[str, str]]) -> set[tuple[str, str]]:
-        """Return the (model, version) pairs of ``known`` whose retention has ended."""
-        now = time.monotonic()
-        serving = {(model.name, model.version.name) for model in self._repository.serving()}
-        self._since = {key: self._since.get(key, now) for key in set(known) - serving}
-        return {key for key, since in self._since.items() if now - since >= _RETENTION_SECONDS}
-
-    def forget(self, removed: Iterable[tuple[str, str]]) -> None:
-        """Treat removed pairs as new if they return."""
-        for key in removed:
-            self._since.pop(key, None)
-
-
-class _SharedCollector:
-    """The sums over all workers, without expired versions."""
-
-    def __init__(self, unloaded: _UnloadedVersions | None):
-        self._unloaded = unloaded
-
-    def collect(self) -> Iterator[Metric]:
-        found = shared_metrics.collect(Path(os.environ["PROMETHEUS_MULTIPROC_DIR"]))
-        pairs = {
-            pair for metric in found for sample in metric.samples if (pair := _version_of(sample))
-        }
-        unloaded = self._unloaded.expired(pairs) if self._unloaded else set()
-        for metric in found:
-            metric.samples = [
-                sample for sample in metric.samples if _version_of(sample) not in unloaded
-            ]
-            yield metric
-
-
-def _version_of(sample: Sample) -> tuple[str, str] | None:
-    version = sample.labels.get("version")
-    return None if version is None else (sample.labels["model"], version)
-
-
-class _RepositoryCollector:
-    def __init__(self, repository: Repository):
-        self._repository = repository
-
-    def collect(self) -> Iterator[Metric]:
-        waiting = GaugeMetricFamily("fanin_queue_requests", "Queued requests", labels=_MODEL)
-        running = GaugeMetricFamily("fanin_running", "Session runs in progress", labels=_MODEL)
-        loaded = GaugeMetricFamily("fanin_model_ready", "1 if the version is served", labels=_MODEL)
-        for row in self._repository.index():
-            loaded.add_metric((row["name"], row["version"]), float(row["state"] == "READY"))
-        for model in self._repository.serving():
-            labels = (model.name, model.version.name)
-            waiting.add_metric(labels, model.scheduler.waiting)
-            running.add_metric(labels, model.scheduler.running)
-        yield from (waiting, running, loaded)

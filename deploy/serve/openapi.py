@@ -91,9 +91,9 @@ def _content(schema: dict[str, Any]) -> dict[str, Any]:
 
 
 def names_in(path: str, models: Sequence[str]) -> dict[str, Any]:
-    """Describe the parameters in a path; ``models`` are the names of all models."""
+    """Describe the parameters in a path; ``models`` are all names, or empty if they may change."""
     schemas = {
-        "model": {"type": "string", "enum": list(models)},
+        "model": {"type": "string", **({"enum": list(models)} if models else {})},
         "version": {"type": "string", "pattern": "^[1-9][0-9]*$"},
     }
     return {

@@ -84,10 +84,10 @@ def decode(
     request_id = head.get("id")
     if request_id is not None and not isinstance(request_id, str):
         raise RequestError("id is not a string")
-    parameters = _parameters(head, "the request", "request")
+    parameters = request_parameters(head)
     as_binary = _flag(parameters, "binary_data_output", "the request")
     inputs = _inputs(head, binary, signature, max_dimension, min_dimension)
-    return InferRequest(request_id, inputs, _outputs(head, signature, as_binary))
+    return InferRequest(request_id, inputs, read_outputs(head, signature, as_binary))
 
 
 def encode(
@@ -158,9 +158,51 @@ def _inputs(
     max_dimension: int,
     min_dimension: int,
 ) -> dict[str, np.ndarray]:
-    entries = _list(head, "inputs")
+    read = read_entries(_list(head, "inputs"), signature, max_dimension, min_dimension)
+    sizes: dict[str, int | None] = {}
+    for name, (entry, _) in read.items():
+        size = sizes[name] = _binary_size(entry, name)
+        if (size is None) == (entry.get("data") is None):
+            raise RequestError(
+                f"input '{name}' needs either data or the parameter binary_data_size"
+            )
+    announced = sum(size or 0 for size in sizes.values())
+    if announced != len(binary):
+        raise RequestError(
+            f"the inputs announce {announced} bytes of binary data, but {len(binary)} were sent"
+        )
+    datatypes = {spec.name: spec.datatype for spec in signature.inputs}
+    arrays, at = {}, 0
+    for name, (entry, shape) in read.items():
+        size = sizes[name]
+        if size is None:
+            arrays[name] = tensors.from_json(name, datatypes[name], shape, entry["data"])
+        else:
+            arrays[name] = tensors.from_bytes(name, datatypes[name], shape, binary[at : at + size])
+            at += size
+    return arrays
+
+
+def read_entries(
+    entries: Sequence[Any], signature: Signature, max_dimension: int, min_dimension: int
+) -> dict[str, tuple[dict[str, Any], tuple[int, ...]]]:
+    """Check the descriptions of a request's inputs: name, datatype, shape, parameters.
+
+    Args:
+        entries: One object for each input.
+        signature: The model's inputs and outputs.
+        max_dimension: Largest size of a dimension that the model leaves open.
+        min_dimension: Smallest such size.
+
+    Returns:
+        By name and in the order of ``entries``: the object and its shape.
+
+    Raises:
+        RequestError: If the descriptions do not fit the model.
+
+    """
     known = {spec.name: spec for spec in signature.inputs}
-    read: dict[str, tuple[dict[str, Any], tuple[int, ...], int | None]] = {}
+    read: dict[str, tuple[dict[str, Any], tuple[int, ...]]] = {}
     for number, item in enumerate(entries):
         where = f"inputs[{number}]"
         entry = _object(item, where)
@@ -171,31 +213,14 @@ def _inputs(
             )
         if spec.name in read:
             raise RequestError(f"input '{spec.name}' occurs twice")
-        size = _binary_size(entry, spec.name)
-        if (size is None) == (entry.get("data") is None):
-            raise RequestError(
-                f"input '{spec.name}' needs either data or the parameter binary_data_size"
-            )
-        read[spec.name] = (entry, _shape(entry, spec), size)
+        _parameters(entry, f"input '{spec.name}'", "input")
+        read[spec.name] = (entry, _shape(entry, spec))
     missing = [name for name in known if name not in read]
     if missing:
         raise RequestError(f"the request lacks the input {', '.join(missing)}")
-    shapes = {name: shape for name, (_, shape, _) in read.items()}
+    shapes = {name: shape for name, (_, shape) in read.items()}
     signature.check_shapes(shapes, max_dimension, min_dimension)
-    announced = sum(size or 0 for _, _, size in read.values())
-    if announced != len(binary):
-        raise RequestError(
-            f"the inputs announce {announced} bytes of binary data, but {len(binary)} were sent"
-        )
-    arrays, at = {}, 0
-    for name, (entry, shape, size) in read.items():
-        datatype = known[name].datatype
-        if size is None:
-            arrays[name] = tensors.from_json(name, datatype, shape, entry["data"])
-        else:
-            arrays[name] = tensors.from_bytes(name, datatype, shape, binary[at : at + size])
-            at += size
-    return arrays
+    return read
 
 
 def _binary_size(entry: dict[str, Any], name: str) -> int | None:
@@ -220,9 +245,10 @@ def _shape(entry: dict[str, Any], spec: TensorSpec) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def _outputs(
+def read_outputs(
     head: dict[str, Any], signature: Signature, as_binary: bool
 ) -> tuple[tuple[str, bool], ...]:
+    """Return the outputs that a request asks for, and whether each is sent as binary data."""
     known = [spec.name for spec in signature.outputs]
     if head.get("outputs") is None:
         return tuple((name, as_binary) for name in known)
@@ -239,6 +265,11 @@ def _outputs(
         parameters = _parameters(entry, f"output '{name}'", "output")
         wanted[name] = _flag(parameters, "binary_data", f"output '{name}'", as_binary)
     return tuple((wanted or dict.fromkeys(known, as_binary)).items())
+
+
+def request_parameters(head: dict[str, Any]) -> dict[str, Any]:
+    """Return the parameters of the request itself; RequestError for those of extensions."""
+    return _parameters(head, "the request", "request")
 
 
 def _object(value: Any, where: str) -> dict[str, Any]:

@@ -1,10 +1,11 @@
 """The server's models: which versions are served, and how new versions replace them.
 
-Only models that the server was started with are ever opened; requests name models, never files. A
-version that cannot be opened never replaces one that is served, nor, with trials, does one that
-would crash the process; the reason is kept for the index, the log and the metrics. It is tried
-again when its files change. After a transient failure (out of memory, descriptors, threads or disk
-space) it is also retried with the same files, at growing intervals.
+Only models that the server was started with are ever opened, and those in the folder that it was
+given as a model repository; requests name models, never files. A version that cannot be opened
+never replaces one that is served, nor, with trials, does one that would crash the process; the
+reason is kept for the index, the log and the metrics. It is tried again when its files change.
+After a transient failure (out of memory, descriptors, threads or disk space) it is also retried
+with the same files, at growing intervals.
 """
 
 from __future__ import annotations
@@ -13,22 +14,20 @@ import contextlib
 import logging
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
-from ..errors import SessionError
 from .errors import RequestError
-from .load_failure import LoadFailure
 from .loaded_model import LoadedModel
 from .logs import event
-from .memory import release_unused
-from .settings import ModelSource, ServeSettings
+from .model_entry import ModelEntry, Observer
+from .model_folder import ModelFolder
+from .settings import ServeSettings
 from .trial import Trial
-from .versions import FileStamps, Version, VersionFinder
 
 _log = logging.getLogger("fanin.serve")
 
-# Called after each attempt to load with the model, the version, and the failure or None.
-Observer = Callable[[str, str, LoadFailure | None], None]
+_TWICE = "a model of that name was given one by one: rename the folder in the model repository"
 
 
 class Repository:
@@ -39,19 +38,46 @@ class Repository:
         settings: ServeSettings,
         observer: Observer = lambda *_: None,
         trial: Trial | None = None,
+        on_run: Callable[[str, str], None] = lambda *_: None,
     ):
+        """Create the repository; nothing is loaded yet.
+
+        Args:
+            settings: The server's.
+            observer: Called after each attempt to load.
+            trial: Tries versions before they are opened.
+            on_run: Called with model and version after each successful run.
+
+        """
         self._trial = trial
-        self._entries = {
-            source.name: _Entry(source, settings, observer, trial) for source in settings.models
-        }
+        self._new_entry = partial(
+            ModelEntry, settings=settings, observer=observer, trial=trial, on_run=on_run
+        )
+        # Replaced as a whole, so readers need no lock.
+        self._entries = {source.name: self._new_entry(source) for source in settings.models}
+        self._folder = None
+        if settings.model_repository is not None:
+            self._folder = ModelFolder(settings.model_repository)
+        self._lock = threading.Lock()
 
     def open(self) -> None:
         """Load every model; SessionError for the first without a version that opens."""
+        if self._folder is not None:
+            self._folder.require_readable()
+        self._find_models(required=True)
         with self._trials():
             for entry in self._entries.values():
                 entry.refresh(settled_only=False)
                 if not entry.serving:
                     raise entry.why_nothing_serves()
+
+    def names(self) -> list[str]:
+        """List the names of all models."""
+        return list(self._entries)
+
+    def has(self, name: str) -> bool:
+        """Return whether there is a model of this name, loaded or not."""
+        return name in self._entries
 
     def find(self, model: str, version: str | None = None) -> LoadedModel:
         """Return a served version, by default the newest; RequestError (404) if there is none."""
@@ -78,11 +104,13 @@ class Repository:
         return [model for entry in self._entries.values() for model in entry.serving.values()]
 
     def ready(self) -> bool:
-        """Return whether every model is served that was not unloaded on request."""
-        return all(entry.serving for entry in self._entries.values() if entry.wanted)
+        """Return whether every model of the start is served that was not unloaded on request."""
+        entries = self._entries.values()
+        return all(entry.serving for entry in entries if entry.wanted and entry.required)
 
     def load(self, name: str) -> None:
         """Load what is on disk now; RequestError if the newest version does not open."""
+        self._find_models(removals=False)
         entry = self._entry(name)
         entry.wanted = True
         with self._trials():
@@ -106,6 +134,7 @@ class Repository:
 
     def refresh(self) -> None:
         """Load files that have changed on disk and then stayed unchanged for one poll."""
+        self._find_models()
         with self._trials():
             for entry in self._entries.values():
                 try:
@@ -123,6 +152,26 @@ class Repository:
         """Return the rows of the protocol's repository index."""
         return [row for entry in self._entries.values() for row in entry.index()]
 
+    def _find_models(self, *, removals: bool = True, required: bool = False) -> None:
+        """Add the models that are new in the folder; unload and remove those gone from it."""
+        if self._folder is None:
+            return
+        with self._lock:
+            found, gone = self._folder.changes(removals)
+            added = {name: self._new_entry(source) for name, source in found.items()}
+            for entry in added.values():
+                entry.required = required
+            clashing = [name for name in added if name in self._entries]
+            for name in clashing:
+                del added[name]
+                event(_log, "model ignored", logging.ERROR, model=name, reason=_TWICE)
+            entries = {**self._entries, **added}
+            removed = [entries.pop(name) for name in gone]
+            self._entries = entries
+        for entry in removed:
+            entry.wanted = False
+            entry.refresh()
+
     @contextlib.contextmanager
     def _trials(self) -> Iterator[None]:
         """Use one process for all trials of a pass, and end it afterwards."""
@@ -132,171 +181,8 @@ class Repository:
             if self._trial is not None:
                 self._trial.end()
 
-    def _entry(self, name: str) -> _Entry:
+    def _entry(self, name: str) -> ModelEntry:
         entry = self._entries.get(name)
         if entry is None:
             raise RequestError(f"this server has no model '{name[:100]}'", 404)
         return entry
-
-
-class _Entry:
-    """One model. ``serving`` is replaced as a whole, so readers need no lock."""
-
-    def __init__(
-        self,
-        source: ModelSource,
-        settings: ServeSettings,
-        observer: Observer,
-        trial: Trial | None,
-    ):
-        self.name = source.name
-        self.wanted = True
-        self.serving: dict[str, LoadedModel] = {}
-        self.failures: dict[str, LoadFailure] = {}
-        self._source = source
-        self._settings = settings
-        self._observer = observer
-        self._trial = trial
-        self._finder = VersionFinder(source)
-        self._failed: dict[str, LoadFailure] = {}
-        self._seen: dict[str, FileStamps] = {}
-        self._lock = threading.Lock()
-
-    def refresh(self, *, settled_only: bool = True, again: bool = False) -> None:
-        """Update ``serving`` from the disk; ``again`` also retries unchanged files that failed."""
-        with self._lock:
-            if again:
-                self._failed = {}
-            before = self.serving
-            after = self._choose(settled_only) if self.wanted else {}
-            self.serving = after
-            if not self.wanted:
-                self.failures, self._failed = {}, {}
-            gone = [model for model in before.values() if model not in after.values()]
-            for model in gone:
-                model.close()
-                event(_log, "unloaded", model=self.name, version=model.version.name)
-            if gone:
-                del model, gone, before
-                release_unused()
-
-    def why_nothing_serves(self) -> SessionError:
-        """Return the error to report after a refresh that left nothing served."""
-        for version, failure in self.failures.items():
-            return SessionError(
-                f"version {version} of model '{self.name}' does not load: {failure.reason}", ""
-            )
-        return SessionError(
-            f"model '{self.name}' has no version",
-            "Name an .onnx file, or a folder with 1/model.onnx.",
-            model=self._source.path,
-        )
-
-    def index(self) -> list[dict[str, Any]]:
-        """Return this model's rows of the repository index."""
-        rows = [
-            {
-                "name": self.name,
-                "version": version,
-                "state": "READY",
-                "reason": str(self.failures.get(version, "")),
-            }
-            for version in self.serving
-        ]
-        rows += [
-            {"name": self.name, "version": version, "state": "UNAVAILABLE", "reason": str(failure)}
-            for version, failure in self.failures.items()
-            if version not in self.serving
-        ]
-        if not rows:
-            reason = "no version was found" if self.wanted else "unloaded"
-            rows = [{"name": self.name, "version": "", "state": "UNAVAILABLE", "reason": reason}]
-        return rows
-
-    def _choose(self, settled_only: bool) -> dict[str, LoadedModel]:
-        """Walk down from the newest version until enough versions are served."""
-        found = self._finder.find()
-        chosen: dict[str, LoadedModel] = {}
-        failures: dict[str, LoadFailure] = {}
-        for version in found:
-            if len(chosen) == self._settings.versions:
-                break
-            model = self._current(version, settled_only, failures)
-            if model is not None:
-                chosen[version.name] = model
-        self._seen = {version.name: version.stamp for version in found}
-        self._failed = {name: self._failed[name] for name in self._failed if name in self._seen}
-        if not chosen and self.serving:
-            # Nothing on disk can be served: keep what is loaded, and tell why in the index.
-            if not found:
-                gone = LoadFailure("its files are missing or inaccessible")
-                failures = dict.fromkeys(self.serving, gone)
-                self._tell_once(failures)
-            chosen = self.serving
-        self.failures = failures
-        return chosen
-
-    def _current(
-        self, version: Version, settled_only: bool, failures: dict[str, LoadFailure]
-    ) -> LoadedModel | None:
-        """Return what to serve for this version: the loaded model, a new one, or None."""
-        loaded = self.serving.get(version.name)
-        if loaded is not None and loaded.version.stamp == version.stamp:
-            self._failed.pop(version.name, None)
-            return loaded
-        before = self._failed.get(version.name)
-        if before is not None and before.stamp == version.stamp and not before.should_retry():
-            failures[version.name] = before
-            return loaded
-        if settled_only and self._seen.get(version.name) != version.stamp:
-            return loaded  # perhaps still being written: the next look decides
-        try:
-            if self._trial is not None:
-                if not self._trial.passes(version):
-                    return loaded
-                self._require_unchanged(version)
-            model = LoadedModel(self.name, version, self._settings)
-        except Exception as error:  # whatever it is, it must not end the server
-            failure = LoadFailure.of(error, version.stamp, before)
-            failures[version.name] = self._failed[version.name] = failure
-            self._tell_failure(version.name, failure)
-            return loaded
-        self._failed.pop(version.name, None)
-        self._observer(self.name, version.name, None)
-        event(
-            _log,
-            "loaded",
-            model=self.name,
-            version=version.name,
-            seconds=round(model.seconds, 3),
-            threads=self._settings.session_threads,
-            concurrency=self._settings.runs,
-        )
-        return model
-
-    def _require_unchanged(self, version: Version) -> None:
-        if not self._finder.is_unchanged(version):
-            raise SessionError(
-                "its files changed during the trial",
-                "Write a new version under another name, then rename it.",
-                model=version.path,
-            )
-
-    def _tell_once(self, failures: dict[str, LoadFailure]) -> None:
-        for version, failure in failures.items():
-            if self.failures.get(version) != failure:
-                self._tell_failure(version, failure)
-
-    def _tell_failure(self, version: str, failure: LoadFailure) -> None:
-        self._observer(self.name, version, failure)
-        event(
-            _log,
-            "load failed",
-            logging.ERROR,
-            model=self.name,
-            version=version,
-            reason=failure.reason,
-            tries=None if failure.delay is None else failure.attempts,
-            retry_seconds=failure.delay,
-            kept=", ".join(self.serving) or None,
-        )

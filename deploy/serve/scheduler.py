@@ -77,9 +77,11 @@ class Scheduler:
         limit: int,
         timeout: float,
         batching: Batching | None = None,
+        on_run: Callable[[], None] = lambda: None,
     ):
         self.name = name
         self._run = run
+        self._on_run = on_run  # called after each successful run
         self._limit = limit
         self._timeout = timeout
         self._batching = batching
@@ -247,6 +249,7 @@ class Scheduler:
         results: Sequence[list[np.ndarray] | Exception]
         try:
             results = self._run_batch(jobs) if len(jobs) > 1 else [self._run_one(jobs[0])]
+            self._on_run()
         except Exception as error:
             if len(jobs) > 1:  # one of them may be to blame: the others must not suffer
                 for job in jobs:

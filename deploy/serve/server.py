@@ -10,6 +10,7 @@ import os
 import signal
 import socket
 import sys
+from dataclasses import replace
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -28,6 +29,7 @@ from .stderr_capture import stderr_as_events
 from .supervisor import EXIT_FAILED, EXIT_TEMPFAIL, supervise
 
 if TYPE_CHECKING:
+    from .grpc_api.server import GrpcServer
     from .state import ServerState
 
 _log = logging.getLogger("fanin.serve")
@@ -64,9 +66,13 @@ def serve(settings: ServeSettings) -> int:
             remedy=f"anyone who reaches this address can use the server: set {TOKEN_VARIABLE}, or "
             "listen on 127.0.0.1 only",
         )
-    if settings.workers > 1:
-        return supervise(settings, listener)
-    return run_worker(settings, listener)
+    run = supervise if settings.workers > 1 else run_worker
+    if settings.grpc_port is None:
+        return run(settings, listener)
+    from .grpc_api.server import reserved  # needs an extra of its own
+
+    with reserved(settings.host, settings.grpc_port) as port:
+        return run(replace(settings, grpc_port=port), listener)
 
 
 def bind(settings: ServeSettings) -> socket.socket:
@@ -175,11 +181,13 @@ class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, state: ServerState):
         super().__init__(config)
         self._state = state
+        self._grpc: GrpcServer | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Log the address once the server accepts requests and handles signals."""
         await super().startup(sockets)
+        await self._start_grpc()
         self._loop = asyncio.get_running_loop()
         on_stop(self.handle_exit)  # uvicorn handles only SIGINT and SIGTERM
         assert sockets is not None
@@ -187,10 +195,27 @@ class _Server(uvicorn.Server):
         event(
             _log,
             "serving",
-            address=f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}",
-            models=", ".join(self._state.settings.names),
+            address=f"http://{_bracketed(host)}:{port}",
+            grpc=f"{_bracketed(host)}:{self._state.settings.grpc_port}" if self._grpc else None,
+            models=", ".join(self._state.repository.names()),
             pid=os.getpid(),
         )
+
+    async def _start_grpc(self) -> None:
+        settings = self._state.settings
+        if settings.grpc_port is None:
+            return
+        from .grpc_api.server import GrpcServer
+
+        self._grpc = GrpcServer(self._state)
+        await self._grpc.start(settings.host, settings.grpc_port)
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Finish pending requests of both protocols at the same time."""
+        if self._grpc is not None:
+            ending = self._grpc.stop(self._state.settings.drain_timeout)
+            self._state.others.append(asyncio.create_task(ending))
+        await super().shutdown(sockets)
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:  # noqa: ARG002
         """Start to drain; on SIGINT, SIGQUIT or a second signal, stop accepting and finish."""
@@ -227,9 +252,17 @@ class _Server(uvicorn.Server):
         tasks = list(self.server_state.tasks)
         for task in tasks:
             task.cancel()
+        over_grpc = asyncio.create_task(self._grpc.cut_off()) if self._grpc else None
         if tasks:
             await asyncio.wait(tasks, timeout=_CUT_OFF)
+        if over_grpc is not None:
+            await over_grpc
         event(_log, "stopped", pid=os.getpid(), cut_off=len(tasks))
+
+
+def _bracketed(host: str) -> str:
+    """Return a host as it stands before a port."""
+    return f"[{host}]" if ":" in host else host
 
 
 def main() -> None:

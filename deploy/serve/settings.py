@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from ..._base.local_paths import RemotePathError, refuse_address
 from ...ort_ops.custom_libraries import library_paths
 from ..cpus import MAX_THREADS, default_threads
 
@@ -20,6 +21,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 _DAY = 86400
 _RANGES: dict[str, tuple[float, float]] = {
     "port": (0, 65535),
+    "grpc_port": (0, 65535),
     "workers": (1, 256),
     "threads": (1, MAX_THREADS),
     "concurrency": (1, MAX_THREADS),
@@ -37,7 +39,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "drain_delay": (0, _DAY),
     "drain_timeout": (0, _DAY),
 }
-_OPTIONAL = ("threads", "concurrency", "max_buffered")
+_OPTIONAL = ("grpc_port", "threads", "concurrency", "max_buffered")
 
 # Lower bound of the default, since a response may be larger than the largest request.
 _LEAST_BUFFERED = 64 << 20
@@ -49,13 +51,17 @@ class SettingsError(ValueError):
 
 @dataclass(frozen=True)
 class ModelSource:
-    """A model by name: an .onnx file, or a folder of versions (``1/model.onnx``, ``2/…``)."""
+    """A model by name: an .onnx file, or a folder of versions (``1/model.onnx``, ``2/…``).
+
+    ``configured`` tells that the folder is part of a model repository: its config.pbtxt counts.
+    """
 
     name: str
     path: Path
+    configured: bool = False
 
     def __post_init__(self) -> None:
-        if not _NAME.fullmatch(self.name):
+        if not is_model_name(self.name):
             raise SettingsError(
                 f"'{self.name}' is not a valid model name: use letters, digits, _, . and -, "
                 "and give it as NAME=PATH"
@@ -68,6 +74,10 @@ class ModelSource:
         if not mark or "/" in name:
             path = text
             name = Path(text).stem if text.endswith((".onnx", ".ort")) else Path(text).name
+        try:
+            refuse_address(path)
+        except RemotePathError as error:
+            raise SettingsError(str(error)) from None
         return cls(name, Path(path).absolute())
 
 
@@ -77,8 +87,11 @@ class ServeSettings:
 
     Attributes:
         models: The models to serve.
+        model_repository: A folder of further models, each with its versions and perhaps a
+            config.pbtxt; the models in it may change.
         host: Address to listen on.
         port: Port to listen on; 0 chooses a free one.
+        grpc_port: Port for gRPC; None serves HTTP only.
         workers: Number of processes.
         threads: Size of each session's intra-op thread pool. If ``threads`` or ``concurrency`` is
             None, it is chosen so that workers × concurrency × threads is the number of CPUs, or of
@@ -104,13 +117,16 @@ class ServeSettings:
         token: Secret that every request must carry.
         access_log: Whether to log every request.
         log_format: "json" or "text".
+        otel: Whether spans are sent to the collector that OpenTelemetry's variables name.
         custom_op_libraries: Paths of other libraries with operators of the models.
 
     """
 
     models: tuple[ModelSource, ...]
+    model_repository: str | None = None
     host: str = "127.0.0.1"
     port: int = 8000
+    grpc_port: int | None = None
     workers: int = 1
     threads: int | None = None
     concurrency: int | None = None
@@ -131,11 +147,15 @@ class ServeSettings:
     token: str | None = field(default=None, repr=False)
     access_log: bool = False
     log_format: str = "json"
+    otel: bool = False
     custom_op_libraries: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        if not self.models:
-            raise SettingsError("there is no model to serve")
+        if not self.models and self.model_repository is None:
+            raise SettingsError(
+                "there is no model to serve: name one, or a folder of them (--model-repository)"
+            )
+        self._check_repository()
         for name in self.names:
             if self.names.count(name) > 1:
                 raise SettingsError(f"two models are named '{name}': give one as NAME=PATH")
@@ -157,9 +177,18 @@ class ServeSettings:
         if self.log_format not in ("json", "text"):
             raise SettingsError(f"--log-format is '{self.log_format}'; it may be json or text")
 
+    def _check_repository(self) -> None:
+        if self.model_repository is None:
+            return
+        try:
+            refuse_address(self.model_repository)
+        except RemotePathError as error:
+            raise SettingsError(f"--model-repository: {error}") from None
+        object.__setattr__(self, "model_repository", str(Path(self.model_repository).absolute()))
+
     @property
     def names(self) -> list[str]:
-        """Names of all models."""
+        """Names of the models that were given one by one."""
         return [model.name for model in self.models]
 
     @property
@@ -207,6 +236,11 @@ class ServeSettings:
         )
         libraries = tuple(values.get("custom_op_libraries", ()))
         return cls(**{**values, "models": models, "custom_op_libraries": libraries})
+
+
+def is_model_name(text: str) -> bool:
+    """Return whether a model may have this name."""
+    return _NAME.fullmatch(text) is not None
 
 
 def check_range(option: str, value: float, low: float, high: float) -> None:

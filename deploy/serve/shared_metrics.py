@@ -17,7 +17,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
 
 # Kinds that are summed over all workers, living and dead; their files are memory-mapped.
-_SUMMED_KINDS = ("counter", "histogram")
+_SUMMED_KINDS = ("counter", "histogram", "summary")
 _MIN_FILE_SIZE = 1 << 16
 _LOCK = "lock"
 

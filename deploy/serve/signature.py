@@ -72,12 +72,14 @@ class Signature:
         inputs: The inputs.
         outputs: The outputs.
         batched: Whether requests are joined along the first dimension, which is open.
+        max_rows: Most rows of a request, if the first dimension is a batch with a limit of its own.
 
     """
 
     inputs: tuple[TensorSpec, ...]
     outputs: tuple[TensorSpec, ...]
     batched: bool = False
+    max_rows: int | None = None
 
     def check_shapes(
         self, shapes: Mapping[str, tuple[int, ...]], max_dimension: int, min_dimension: int = 1
@@ -98,6 +100,14 @@ class Signature:
         """
         for spec in self.inputs:
             spec.check(shapes[spec.name], max_dimension, min_dimension)
+        if self.max_rows is not None:
+            for spec in self.inputs:
+                rows_of = shapes[spec.name][0]
+                if rows_of > self.max_rows:
+                    raise RequestError(
+                        f"input '{spec.name}' has {rows_of} rows, but max_batch_size of the "
+                        f"model's config.pbtxt is {self.max_rows}"
+                    )
         if self.batched:
             rows = {spec.name: shapes[spec.name][0] for spec in self.inputs}
             if len(set(rows.values())) > 1:

@@ -6,7 +6,7 @@ import asyncio
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from . import shared_folder
 from .budget import Budget
@@ -14,6 +14,9 @@ from .metrics import Metrics
 from .repository import Repository
 from .settings import ServeSettings
 from .trial import Trial
+
+if TYPE_CHECKING:
+    from .otel import Tracer
 
 _T = TypeVar("_T")
 
@@ -32,11 +35,20 @@ class ServerState:
                 shared_folder.current(),
                 settings.custom_op_libraries,
             )
-        self.repository = Repository(settings, self.metrics.count_load, self._trial)
+        self.tracer: Tracer | None = None
+        if settings.otel:
+            from .otel import Tracer  # needs an extra of its own
+
+            self.tracer = Tracer.from_environment()
+        self.repository = Repository(
+            settings, self.metrics.count_load, self._trial, self.metrics.count_run
+        )
         self.metrics.watch(self.repository)
         self.budget = Budget(settings.buffered)
         self.metrics.watch_budget(self.budget)
         self.draining = False
+        # What else serves requests and must end before the models are freed.
+        self.others: list[asyncio.Task[None]] = []
         # A separate pool, so that loads waiting for each other do not block scrapes.
         self.loads = ThreadPoolExecutor(4, thread_name_prefix="fanin-load")
         # For large JSON. Only two threads, since each delays the event loop a little.
@@ -57,6 +69,10 @@ class ServerState:
             return function()
         return await asyncio.get_running_loop().run_in_executor(self.large, function)
 
+    async def wait_for_others(self) -> None:
+        """Wait until what else serves requests has ended."""
+        await asyncio.gather(*self.others)
+
     def close(self) -> None:
         """Stop watching, and finish what is queued."""
         self._stop.set()
@@ -67,6 +83,8 @@ class ServerState:
         self.loads.shutdown(cancel_futures=True)
         self.large.shutdown(cancel_futures=True)
         self.repository.close()
+        if self.tracer is not None:
+            self.tracer.close()
 
     def _watch(self) -> None:
         while not self._stop.wait(self.settings.poll):

@@ -20,12 +20,11 @@ from ..cpus import MAX_THREADS
 from ..errors import SessionError
 from ..model_check import checked_content
 from ..session import open_session
+from .datatypes import config_datatype
 from .settings import ModelSource, SettingsError, check_range
 from .signature import Signature, TensorSpec, read_signature
 
 _MOUNT = PurePosixPath("/models")
-
-_TYPES = {"BYTES": "TYPE_STRING"}  # all others are TYPE_ followed by the protocol's name
 
 
 @dataclass(frozen=True)
@@ -138,13 +137,12 @@ def _tensors(kind: str, specs: tuple[TensorSpec, ...], settings: TritonSettings)
                     f"shape {list(spec.shape)}"
                 )
             shape = shape[1:]
-        datatype = _TYPES.get(spec.datatype, f"TYPE_{spec.datatype}")
         # Triton does not allow empty dims; a scalar is reshaped from one element.
         dims, reshape = (shape, "") if shape else ([1], " reshape { shape: [ ] }")
         lines += [
             f"{kind} [ {{",
             f"  name: {_quoted(spec.name)}",
-            f"  data_type: {datatype}",
+            f"  data_type: {config_datatype(spec.datatype)}",
             f"  dims: {dims}{reshape}",
             "} ]",
         ]

@@ -31,8 +31,10 @@ class VersionFinder:
     ignored, so a new version can be written as ``.incoming`` and then renamed.
     """
 
-    def __init__(self, source: ModelSource):
+    def __init__(self, source: ModelSource, config: Path | None = None):
+        """Find versions of ``source``, which also change with the file ``config``."""
         self._source = source
+        self._config = [] if config is None else [config]
         self._external: dict[Path, tuple[FileStamps, list[Path]]] = {}
 
     def find(self) -> list[Version]:
@@ -55,7 +57,7 @@ class VersionFinder:
         return self._version(version.name, version.path).stamp == version.stamp
 
     def _version(self, name: str, path: Path) -> Version:
-        main = _stamp([path])
+        main = stamps([path])
         known, files = self._external.get(path, ((), []))
         if main != known:
             try:
@@ -65,14 +67,19 @@ class VersionFinder:
             except Exception:  # reported when the version is opened; must not stop the others
                 files = []
             self._external[path] = (main, files)
-        return Version(name, path, main + _stamp(files) if main else ())
+        return Version(name, path, main + stamps(files + self._config) if main else ())
+
+    def config_stamp(self) -> FileStamps:
+        """Return the stamp of the configuration; empty if there is none."""
+        return stamps(self._config)
 
 
 def _is_version(name: str) -> bool:
     return name.isascii() and name.isdigit() and len(name) < 19 and str(int(name)) == name != "0"
 
 
-def _stamp(files: list[Path]) -> FileStamps:
+def stamps(files: list[Path]) -> FileStamps:
+    """Return the stamps of the files that exist."""
     found = []
     for file in files:
         try:

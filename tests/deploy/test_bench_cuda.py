@@ -41,6 +41,7 @@ def test_every_engine_computes_the_layer(result):
     assert {one.name for one in float32} == {
         "dense",
         "condensed",
+        "kernel-delta",
         "kernel-stream",
         "kernel-panel",
         "dense-tf32",
@@ -84,7 +85,7 @@ def test_an_output_that_the_kernel_does_not_write_excludes_it(monkeypatch):
         BenchCudaSpec(**{**SMALL, "batches": (3,)}, activations=("float32",))
     ).cases
     excluded = {one.name for one in case.engines if one.excluded}
-    assert excluded == {"condensed", "kernel-stream", "kernel-panel"}
+    assert excluded == {"condensed", "kernel-delta", "kernel-stream", "kernel-panel"}
     assert "wrong by" in case.engine("condensed").excluded
 
 

@@ -127,7 +127,10 @@ def test_the_doctor_tells_that_a_gpu_needs_another_wheel(machine):
     proven, _, others = kernels.partition("not yet run on a device")
     assert "bf16-conv-direct-cuda" in proven
     assert "expand" not in proven
-    assert others.endswith("only: f16-gemm-expand-cuda, bf16-gemm-expand-cuda")
+    assert "delta" not in proven
+    names = others.rpartition("only: ")[2].split(", ")
+    assert {"bf16-gemm-expand-cuda", "f32-gemm-delta-cuda", "bf16-gemm-delta-cuda"} <= set(names)
+    assert not any("stream" in name or "panel" in name for name in names)
 
 
 @pytest.mark.parametrize("status", [NOT_BUILT, BROKEN])

@@ -136,7 +136,7 @@ Metrics().count_response("m", "1", 200, 0.1)
 states = [item.stat() for item in os.scandir(sys.argv[1]) if item.name.endswith(".db")]
 print(len(states), all(state.st_blocks * 512 >= state.st_size for state in states))
 """
-    assert run_metrics(tmp_path, program) == ["3", "True"]
+    assert run_metrics(tmp_path, program) == ["5", "True"]
 
 
 def test_shared_metrics_without_room_for_more_series_keep_those_that_they_have(small_disk):
@@ -164,7 +164,7 @@ print(*(line.split()[1] for line in counted if 'model="m"' in line), 1 < len(cou
 def test_shared_metrics_omit_only_unloaded_versions(tmp_path):
     program = """
 from types import SimpleNamespace as Simple
-from fanin.deploy.serve import metrics as module
+from fanin.deploy.serve import metrics_collectors as module
 clock = module.time = Simple(now=0.0, monotonic=lambda: clock.now)
 serving = ["1", "2"]
 repository = Simple(
@@ -239,6 +239,7 @@ print(*sorted(os.listdir(sys.argv[1])))
     assert [name for name in shown[3:] if "_dead" in name] == [
         "counter_dead.db",
         "histogram_dead.db",
+        "summary_dead.db",
     ]
     assert not [name for name in shown[3:] if any(str(pid) in name for pid in pids)]
     more = f"""

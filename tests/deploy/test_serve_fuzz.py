@@ -34,6 +34,7 @@ PATHS = [
     *("/v2/models/n/infer", "/v2/models/m/versions/x/infer", "/v2/models/%00/infer"),
     *("/v2/repository/index", "/v2/repository/models/m/load", "/v2/repository/models/n/unload"),
     *("/v2", "/v2/models/m", "/v2/models/m/ready", "/v2/health/ready", "/metrics", "/docs"),
+    *("/v2/models/stats", "/v2/models/m/stats", "/v2/models/m/versions/2/config"),
     *("/", "/v2/models//infer", "/v2/models/../../etc/passwd", "/openapi.json?a=%ff"),
 ]
 WORDS = ["", "x", "y", "FP32", "INT64", "é\ud800", "a" * 300, "../../etc/passwd", "\0"]

@@ -125,3 +125,19 @@ def test_the_client_itself(tmp_path, kserve_python):
         ["of FP16", [2], [0.5, 65504.0]],
         ["of BYTES", [2], ["é", ""]],
     ]
+
+
+@pytest.mark.matrix
+def test_the_manifests_have_fields_that_kserve_knows(kserve_python, tmp_path):
+    program = PROGRAM.with_name("_kserve_manifests.py")
+    manifests = (REPOSITORY / "examples" / "serving" / "kserve.yaml").read_text()
+
+    def read(text):
+        (tmp_path / "kserve.yaml").write_text(text)
+        command = [kserve_python, program, tmp_path / "kserve.yaml"]
+        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+
+    done = read(manifests)
+    assert done.stdout.split() == ["ServingRuntime", "InferenceService"], done.stderr
+    for right, wrong in (("storageUri:", "storageURL:"), ("minReplicas: 1", "minReplicas: one")):
+        assert "InferenceService" in read(manifests.replace(right, wrong)).stderr

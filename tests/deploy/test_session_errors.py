@@ -182,7 +182,7 @@ class TestTheOps:
         assert "Unset FANIN_ISA" in error.remedy
 
     def test_an_unknown_choice_of_cuda_kernels_is_not_blamed_on_them(self, save_condensed):
-        text = "CondensedGemm node 'fc1': FANIN_CUDA_UNPROVEN 'x' is unknown, must be on or off"
+        text = "CondensedGemm node 'f': FANIN_CUDA_UNPROVEN 'x' is unknown, it must be on or off"
         raised = RuntimeError(f"Exception during initialization: {text}")
         assert "Unset FANIN_CUDA_UNPROVEN" in explain_load_failure(save_condensed(), raised).remedy
 

@@ -65,6 +65,14 @@ SMOKES = {
         ("tests/deploy/test_serve_app.py", "tests/deploy/test_serve_process.py"),
         ("onnx",),
     ),
+    "grpc": Smoke(
+        "fanin.deploy.serve.grpc_api.server",
+        ("tests/deploy/test_serve_grpc_fuzz.py", "tests/deploy/test_serve_grpc_process.py"),
+        ("onnx",),
+    ),
+    "otel": Smoke(
+        "fanin.deploy.serve.otel", ("tests/deploy/test_serve_tracing.py",), ("onnx", "grpcio")
+    ),
     "openvino": Smoke("openvino", ("tests/deploy/test_peers.py", "-k", "openvino")),
     "loadgen": Smoke("mlperf_loadgen", ("tests/deploy/test_bench_serving.py",)),
     "dev": Smoke(

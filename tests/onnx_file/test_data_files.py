@@ -45,6 +45,35 @@ def test_the_models_folder_may_be_reached_by_a_link(folder):
     assert name == folder.parent / "current" / "data"
 
 
+def hugging_face_cache(folder):
+    """Move a model and its data into blobs, and leave links; returns the model's."""
+    blobs, snapshot = folder.parent / "blobs", folder.parent / "snapshots" / "abc"
+    blobs.mkdir()
+    snapshot.mkdir(parents=True)
+    for name in ("m.onnx", "data"):
+        (folder / name).rename(blobs / f"hash-of-{name}")
+        (snapshot / name).symlink_to(f"../../blobs/hash-of-{name}")
+    return snapshot / "m.onnx"
+
+
+def test_a_model_and_its_data_may_be_links_into_one_folder(folder):
+    check(folder, "data")
+    model = hugging_face_cache(folder)
+    assert external_files(model, read_checked(model)) == [model.parent / "data"]
+
+
+def test_a_linked_model_gives_no_way_to_other_folders(folder):
+    check(folder, "data")
+    model = hugging_face_cache(folder)
+    for target in ("../../secret", "../../blobs/inner/file"):
+        (folder.parent / "blobs" / "inner").mkdir(exist_ok=True)
+        (folder.parent / "blobs" / "inner" / "file").write_bytes(bytes(16))
+        (model.parent / "data").unlink()
+        (model.parent / "data").symlink_to(target)
+        with pytest.raises(DataFileError, match="outside"):
+            read_checked(model)
+
+
 @pytest.mark.parametrize(
     "location",
     [

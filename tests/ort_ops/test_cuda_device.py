@@ -6,6 +6,7 @@ tools/gpu_check.sh also runs the small cases under compute-sanitizer.
 from __future__ import annotations
 
 import inspect
+import itertools
 
 import numpy as np
 import pytest
@@ -20,7 +21,7 @@ from ._cuda_layers import TYPES, Layer, bits, poisoned
 from ._random_convs import OPEN_GATE
 from .test_binding_signatures import signatures
 
-LAYOUTS = ("stream", "panel", "expand")
+LAYOUTS = ("stream", "panel", "expand", "delta")
 # in_features, out_features, fan_in, active: incomplete tiles, and more columns than 16 bits.
 SMALL = [(301, 45, 31, 40), (128, 16, 20, 16), (1024, 33, 100, 33), (70_000, 9, 200, 8)]
 # The benchmark's layers, one with more than 65,536 columns, and the smallest one.
@@ -63,6 +64,16 @@ every_kernel = pytest.mark.parametrize(("layout", "kind"), KERNELS)
 TILES = [8, 16, 32, 64, 128]
 
 
+def every_kernel_on(shapes):
+    """All kernels with all shapes, except that the delta kernel keeps x in shared memory."""
+    cases = [
+        (layout, kind, shape)
+        for (layout, kind), shape in itertools.product(KERNELS, shapes)
+        if layout != "delta" or shape[0] <= 20_000
+    ]
+    return pytest.mark.parametrize(("layout", "kind", "shape"), cases, ids=str)
+
+
 @pytest.fixture(params=["emulated", "device"])
 def cuda(request):
     return Emulation if request.param == "emulated" else open_device()
@@ -80,9 +91,10 @@ def epilogue(rng, shape, kind):
     return residual, clip, int(rng.choice([0, 4, 8, 16]))
 
 
-def check_gemm(cuda, rng, shape, layout, kind, batch, shift=None):
-    # Tensor cores take both operands in the same type.
-    values = kind if layout == "expand" else str(rng.choice(list(TYPES)))
+def check_gemm(cuda, rng, shape, layout, kind, batch, shift=None, values=None):
+    if values is None:
+        # Tensor cores take both operands in the same type.
+        values = kind if layout == "expand" else str(rng.choice(list(TYPES)))
     layer = Layer.random(rng, *shape, values, padded=rng.random() < 0.3)
     x = rng.standard_normal((batch, shape[0])).astype(TYPES[kind])
     residual, clip, drawn = epilogue(rng, (batch, shape[1]), kind)
@@ -147,8 +159,7 @@ def check_conv(cuda, rng, case, kind):
     assert run().tobytes() == y.tobytes()
 
 
-@every_kernel
-@pytest.mark.parametrize("shape", SMALL, ids=str)
+@every_kernel_on(SMALL)
 def test_small_layers_equal_the_float64_reference(cuda, layout, kind, shape):
     rng = np.random.default_rng([*shape, LAYOUTS.index(layout), list(TYPES).index(kind)])
     # Every column takes the emulation of tensor cores as long as of all others.
@@ -165,8 +176,7 @@ def test_small_convolutions_equal_the_float64_reference(cuda, name, kind):
         check_conv(cuda, rng, SMALL_CONVS[name], kind)
 
 
-@every_kernel
-@pytest.mark.parametrize("shape", LARGE, ids=str)
+@every_kernel_on(LARGE)
 def test_large_layers_equal_the_float64_reference(device, layout, kind, shape):
     rng = np.random.default_rng([*shape, LAYOUTS.index(layout), list(TYPES).index(kind)])
     for batch in (1, *rng.choice([2, 3, 5, 8, 16, 33, 64, 100], 3, replace=False).tolist()):
@@ -182,6 +192,42 @@ def test_every_instance_of_the_expand_kernel(device, kind, tile, shift):
         check_gemm(device, rng, shape, "expand", kind, tile, shift)
     for batch in (tile, tile // 2 + 1, 2 * tile + 3):
         check_gemm(device, rng, (136, 40, 136, 40), "expand", kind, batch, shift)
+
+
+@pytest.mark.parametrize("shift", [0, 4], ids=["aligned", "unaligned"])
+@pytest.mark.parametrize("batch", [1, 2, 4])
+@pytest.mark.parametrize("values", TYPES)
+@every_type
+def test_every_instance_of_the_delta_kernel(device, kind, values, batch, shift):
+    rng = np.random.default_rng([batch, shift, *map(list(TYPES).index, (kind, values))])
+    # Rows of x at multiples of 16 bytes, columns far apart, and at none.
+    for shape in [(4096, 700, 200, 690), (14336, 133, 30, 120), (1001, 77, 40, 70)]:
+        check_gemm(device, rng, shape, "delta", kind, batch, shift, values)
+
+
+def test_blocks_of_the_delta_kernel_take_several_tiles(device):
+    """More rows than all threads of an H200 have chains."""
+    rng = np.random.default_rng(6)
+    check_gemm(device, rng, (40, 130_000, 2, 130_000), "delta", "float16", 3)
+
+
+@every_type
+@pytest.mark.parametrize("special", [np.nan, np.inf])
+def test_the_delta_kernel_multiplies_nothing_but_weights(device, kind, special):
+    """A chain whose sum is NaN is summed again on the device, too."""
+    rng = np.random.default_rng(5)
+    layer = Layer.random(rng, 8000, 300, 20, 290, kind)
+    packed = device.PackedGemm(
+        **layer.arrays(), in_features=8000, activations=kind, kernel=kernel_of("delta", kind)
+    )
+    for column in rng.choice(8000, 40, replace=False):
+        x = np.ones((2, 8000), TYPES[kind])
+        x[1, column] = special
+        y = poisoned(2, 300, kind)
+        packed.run_arrays(bits(x), y=bits(y))
+        hit = layer.rows[(layer.indices == column).any(1)]
+        assert np.array_equal(np.nonzero(~np.isfinite(y[1].astype(np.float32)))[0], hit)
+        assert np.isfinite(y[0].astype(np.float32)).all()
 
 
 @every_type

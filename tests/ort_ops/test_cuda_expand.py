@@ -208,22 +208,23 @@ def selected(**changes):
 
 
 def test_the_choice_for_a_layer():
-    without = [("stream", 1, 16), ("panel", 17, None)]
-    assert selected() == [("stream", 1, 4), ("expand", 5, 128), ("panel", 129, None)]
-    assert selected(unproven=False) == without
+    gathered = [("stream", 1, 16), ("panel", 17, None)]
+    without = [("delta", 1, 4), ("stream", 5, 16), ("panel", 17, None)]
+    assert selected() == [("delta", 1, 4), ("expand", 5, 128), ("panel", 129, None)]
+    assert selected(unproven=False) == gathered
     assert selected(values_fit=False) == without
     assert selected(capability=75) == without
     assert selected(capability=120) == selected()
     assert selected(activations="float32") == without
-    assert selected(weights=4096 * 41) == without  # 1 %
+    assert selected(weights=4096 * 41) == gathered  # 1 %
     assert selected(weights=4096 * 4000) == without
-    assert selected(in_features=256, out_features=256, weights=256 * 26) == without
+    assert selected(in_features=256, out_features=256, weights=256 * 26) == gathered
     assert selected(min_batch=8, max_batch=64) == [("expand", 8, 64)]
-    assert selected(min_batch=4, max_batch=5) == [("stream", 4, 4), ("expand", 5, 5)]
+    assert selected(min_batch=4, max_batch=5) == [("delta", 4, 4), ("expand", 5, 5)]
     # Where few samples fit into shared memory, gathering ends before.
     narrow = selected(in_features=60_000, weights=4096 * 6000, shared_bytes=166912)
     assert narrow == [
-        ("stream", 1, 1),
+        ("delta", 1, 1),
         ("panel", 2, 4),
         ("expand", 5, 128),
         ("panel", 129, None),

@@ -8,6 +8,11 @@ import torch
 from .augmentation import Augmentation
 from .base import DataConfig, DataError, Dataset, Split
 
+WHITE = 16
+"""Largest value of a pixel in the source."""
+MEAN, DEVIATION = 0.3053, 0.3761
+"""Of all pixels, as shares of white; the network sees (pixel / WHITE - MEAN) / DEVIATION."""
+
 
 def load_digits_dataset(
     config: DataConfig,  # noqa: ARG001
@@ -29,7 +34,7 @@ def load_digits_dataset(
         raise DataError("the data set 'digits' needs scikit-learn; install fanin[train]") from error
     images, labels = load_digits(return_X_y=True)
     inputs = torch.from_numpy(images.astype(np.float32).reshape(-1, 1, 8, 8))
-    inputs = (inputs / 16 - 0.3053) / 0.3761  # mean and deviation of all pixels
+    inputs = (inputs / WHITE - MEAN) / DEVIATION
     targets = torch.from_numpy(labels.astype(np.int64))
     train, test = train_test_split(
         np.arange(len(labels)), test_size=0.2, random_state=0, stratify=labels

@@ -45,6 +45,8 @@ _FAMILIES = {"CSR": ("csr",), "tensor cores": ("dense-tf32", "dense-bfloat16")}
 # TF32 has the mantissa of float16.
 _TF32 = "float16"
 _SEMI_STRUCTURED_FROM = 64
+# That the delta kernel is for; it reads the weights once for each four of more.
+_FEW_SAMPLES = 4
 
 # Of ResNet-50 at 90 %: geometry, side of the image, fan-in.
 _CONVOLUTIONS = {
@@ -199,7 +201,10 @@ def _layer(spec: BenchCudaSpec, setting: tuple[tuple[int, int], float, float]) -
 def _engines(
     device: Device, weight: CondensedWeight, dense: DenseWeight, batch: int, kind: str, launch: str
 ) -> list[Engine]:
-    """List everything that computes the layer, dense first; of a ring, what it is for."""
+    """List everything that computes the layer, dense first; of a ring, what it is for.
+
+    A ring of few samples times the stream kernel, too, beside what dispatch takes in its place.
+    """
 
     def engine(name: str, form: str, make: Any, **types: Any) -> CudaEngine:
         return CudaEngine(name, form, device, launch, make, **{"dtype": kind, **types})
@@ -217,14 +222,13 @@ def _engines(
             weight_bytes=nbytes["condensed"],
         ),
     ]
+    for row in device.binding.kernel_table():
+        if row["activations"] == kind and _is_measured(row["layout"], weight, batch, kind, launch):
+            make = condensed(device, weight, kind, row["name"])
+            name = f"kernel-{row['layout']}"
+            engines.append(engine(name, row["name"], make, weight_bytes=nbytes["condensed"]))
     if launch == "ring":
         return engines
-    for row in device.binding.kernel_table():
-        # Tensor cores take both operands in the same type.
-        fits = row["layout"] != "expand" or weight.values.dtype.name == kind
-        if row["activations"] == kind and fits:
-            make = condensed(device, weight, kind, row["name"])
-            engines.append(engine(f"kernel-{row['layout']}", row["name"], make))
     if kind == "float32":
         tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
         engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, precision=_TF32))
@@ -237,6 +241,16 @@ def _engines(
     if launch != "graph" and kind != "bfloat16" and device.has_sessions:
         engines += _sessions(device, weight, batch, kind, engine)
     return engines
+
+
+def _is_measured(layout: str, weight: CondensedWeight, batch: int, kind: str, launch: str) -> bool:
+    """Tell whether a kernel of that layout is worth a measurement."""
+    if launch == "ring":
+        return layout == "stream" and batch <= _FEW_SAMPLES
+    if layout == "delta":
+        return batch <= _FEW_SAMPLES
+    # Tensor cores take both operands in the same type.
+    return layout != "expand" or weight.values.dtype.name == kind
 
 
 def _sessions(

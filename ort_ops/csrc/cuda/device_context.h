@@ -245,6 +245,11 @@ class DeviceContext {
     return value;
   }
 
+  // sum + the products of the four bytes of each.
+  __device__ __forceinline__ uint32_t dot4(uint32_t a, uint32_t b, uint32_t sum) const {
+    return __dp4a(a, b, sum);
+  }
+
   __device__ __forceinline__ float fma(float a, float b, float c) const { return fmaf(a, b, c); }
 
  private:

@@ -5,6 +5,7 @@
 #include <stdexcept>
 
 #include "core/divide_up.h"
+#include "cuda/delta_plan.h"
 
 namespace fanin::cuda {
 namespace {
@@ -24,6 +25,17 @@ constexpr int64_t kExpandCapability = 80;
 // nearly all that it multiplies are zeros; with more than half, its words take more bytes than the
 // dense weight.
 constexpr double kLeastDensity = 0.04, kMostDensity = 0.5;
+
+// Of a multiprocessor; with fewer, the time of a layer is that of a launch and of staging x.
+constexpr int64_t kLeastWeights = 4096;
+// With fewer weights, so many are more than 255 columns apart that steps take as many bytes as
+// columns of 16 bits.
+constexpr double kLeastDeltaDensity = 0.005;
+
+double density_of(const LayerFacts& layer) {
+  return static_cast<double>(layer.weights) /
+         (static_cast<double>(layer.in_features) * static_cast<double>(layer.out_features));
+}
 
 }  // namespace
 
@@ -55,14 +67,32 @@ std::string expand_problem(const LayerFacts& layer, const DeviceLimits& limits) 
 
 bool expand_pays(const LayerFacts& layer, const DeviceLimits& limits) {
   if (!expand_problem(layer, limits).empty()) return false;
-  const double density =
-      static_cast<double>(layer.weights) /
-      (static_cast<double>(layer.in_features) * static_cast<double>(layer.out_features));
+  const double density = density_of(layer);
   // Smaller layers do not have one tile for each multiprocessor, and their time is that of a
   // launch.
   const int64_t tiles = divide_up(layer.out_features, ExpandShape::kRows) *
                         divide_up(layer.in_features, ExpandShape::kColumns);
   return density >= kLeastDensity && density <= kMostDensity && tiles >= limits.multiprocessors;
+}
+
+std::string delta_problem(const LayerFacts& layer, const DeviceLimits& limits) {
+  if (delta_samples(layer.in_features, layer.activations, limits) > 0) return "";
+  return "the delta kernel keeps x in shared memory, and " + std::to_string(layer.in_features) +
+         " columns of " + value_type_name(layer.activations) +
+         " are too many (up to 65536 that fit into " +
+         std::to_string(limits.shared_bytes_per_block) + " bytes): take the stream kernel";
+}
+
+bool delta_pays(const LayerFacts& layer, const DeviceLimits& limits) {
+  return delta_problem(layer, limits).empty() && density_of(layer) >= kLeastDeltaDensity &&
+         layer.weights >= kLeastWeights * limits.multiprocessors;
+}
+
+void refuse_impossible(const KernelRow& row, const LayerFacts& layer, const DeviceLimits& limits) {
+  std::string problem;
+  if (row.layout == Layout::kExpand) problem = expand_problem(layer, limits);
+  if (row.layout == Layout::kDelta) problem = delta_problem(layer, limits);
+  if (!problem.empty()) throw std::invalid_argument(problem);
 }
 
 bool unproven_requested() {
@@ -76,15 +106,18 @@ bool unproven_requested() {
 
 int64_t last_batch(const KernelRow& row, int64_t in_features, const DeviceLimits& limits) {
   if (row.shared_samples == 0) return row.batches.max;
-  const int64_t samples = stageable_samples(in_features, row.activations, limits);
+  const int64_t samples = row.layout == Layout::kDelta
+                              ? delta_samples(in_features, row.activations, limits)
+                              : stageable_samples(in_features, row.activations, limits);
   return samples >= row.shared_samples ? row.batches.max : std::max<int64_t>(1, samples);
 }
 
 std::vector<ServedBatches> select_kernels(const LayerFacts& layer, BatchRange batches,
                                           const DeviceLimits& limits, bool unproven) {
   const auto may_serve = [&](const KernelRow& row) {
-    if (row.layout == Layout::kExpand && !expand_pays(layer, limits)) return false;
-    return row.proven || unproven;
+    if (!row.proven && !unproven) return false;
+    if (row.layout == Layout::kExpand) return expand_pays(layer, limits);
+    return row.layout != Layout::kDelta || delta_pays(layer, limits);
   };
   std::vector<ServedBatches> found;
   const int64_t last = std::max<int64_t>(1, batches.max);

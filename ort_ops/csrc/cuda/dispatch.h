@@ -38,6 +38,15 @@ bool expand_pays(const LayerFacts& layer, const DeviceLimits& limits);
 // Why the expand kernel cannot compute a layer, as a sentence; empty if it can.
 std::string expand_problem(const LayerFacts& layer, const DeviceLimits& limits);
 
+// Whether the delta kernel is faster than the stream kernel, at the batches of its row.
+bool delta_pays(const LayerFacts& layer, const DeviceLimits& limits);
+
+// Why the delta kernel cannot compute a layer, as a sentence; empty if it can.
+std::string delta_problem(const LayerFacts& layer, const DeviceLimits& limits);
+
+// Throws std::invalid_argument with that sentence if a row's kernel cannot compute a layer.
+void refuse_impossible(const KernelRow& row, const LayerFacts& layer, const DeviceLimits& limits);
+
 // What the environment variable FANIN_CUDA_UNPROVEN says about rows that have not run on a device,
 // read at each call: "on", or "off" (the default). Throws std::invalid_argument for anything else.
 bool unproven_requested();

@@ -12,6 +12,8 @@ constexpr BatchRange kMany{17, kAny};
 constexpr BatchRange kAll{1, kAny};
 // With more samples, dense products are limited by tensor cores, not by reading their weights.
 constexpr BatchRange kExpanded{5, 128};
+// As many as share a read of the weights.
+constexpr BatchRange kFewest{1, 4};
 
 constexpr ValueType kF32 = ValueType::kFloat32;
 constexpr ValueType kF16 = ValueType::kFloat16;
@@ -25,6 +27,8 @@ const char* layout_name(Layout layout) {
   switch (layout) {
     case Layout::kExpand:
       return "expand";
+    case Layout::kDelta:
+      return "delta";
     case Layout::kStream:
       return "stream";
     case Layout::kPanel:
@@ -39,6 +43,9 @@ const std::vector<KernelRow>& kernel_table() {
   static const auto& table = *new std::vector<KernelRow>{
       {"f16-gemm-expand-cuda", Op::kGemm, Layout::kExpand, kF16, kExpanded, 0, false},
       {"bf16-gemm-expand-cuda", Op::kGemm, Layout::kExpand, kBf16, kExpanded, 0, false},
+      {"f32-gemm-delta-cuda", Op::kGemm, Layout::kDelta, kF32, kFewest, 4, false},
+      {"f16-gemm-delta-cuda", Op::kGemm, Layout::kDelta, kF16, kFewest, 4, false},
+      {"bf16-gemm-delta-cuda", Op::kGemm, Layout::kDelta, kBf16, kFewest, 4, false},
       {"f32-gemm-stream-cuda", Op::kGemm, Layout::kStream, kF32, kFew, 8, true},
       {"f16-gemm-stream-cuda", Op::kGemm, Layout::kStream, kF16, kFew, 8, true},
       {"bf16-gemm-stream-cuda", Op::kGemm, Layout::kStream, kBf16, kFew, 8, true},

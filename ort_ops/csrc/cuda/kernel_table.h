@@ -10,7 +10,7 @@
 namespace fanin::cuda {
 
 enum class Op { kGemm, kConv };
-enum class Layout { kExpand, kStream, kPanel, kDirect };
+enum class Layout { kExpand, kDelta, kStream, kPanel, kDirect };
 
 // "CondensedGemm"
 const char* op_name(Op op);

@@ -6,7 +6,10 @@
 
 namespace fanin::cuda {
 
-// __global__ functions that take a StreamArgs, a PanelArgs, an ExpandArgs, a ConvArgs.
+// __global__ functions that take a DeltaArgs, a StreamArgs, a PanelArgs, an ExpandArgs, a ConvArgs.
+const void* delta_kernel_f32(const DeltaKey& key);
+const void* delta_kernel_f16(const DeltaKey& key);
+const void* delta_kernel_bf16(const DeltaKey& key);
 const void* stream_kernel_f32(const StreamKey& key);
 const void* stream_kernel_f16(const StreamKey& key);
 const void* stream_kernel_bf16(const StreamKey& key);

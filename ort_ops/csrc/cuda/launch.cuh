@@ -25,6 +25,12 @@ const void* stream_kernel_of(const StreamKey& key) {
 }
 
 template <typename X>
+const void* delta_kernel_of(const DeltaKey& key) {
+  return visit_delta<X>(
+      key, [](auto kernel) { return address_of<typename decltype(kernel)::Program, DeltaArgs>(); });
+}
+
+template <typename X>
 const void* expand_kernel_of(const ExpandKey& key) {
   return visit_expand<X>(key, [](auto kernel) {
     return address_of<typename decltype(kernel)::Program, ExpandArgs>();

@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <chrono>
 #include <string>
+#include <thread>
 #include <utility>
 
 #include "core/packed_cache.h"
+#include "core/thread_executor.h"
+#include "cuda/delta_plan.h"
 #include "cuda/device_memory.h"
 #include "cuda/dispatch.h"
 #include "cuda/gemm.h"
@@ -37,6 +40,17 @@ const void* stream_kernel(ValueType activations, const StreamKey& key) {
   }
 }
 
+const void* delta_kernel(ValueType activations, const DeltaKey& key) {
+  switch (activations) {
+    case ValueType::kFloat16:
+      return delta_kernel_f16(key);
+    case ValueType::kBfloat16:
+      return delta_kernel_bf16(key);
+    default:
+      return delta_kernel_f32(key);
+  }
+}
+
 const void* expand_kernel(ValueType activations, const ExpandKey& key) {
   return activations == ValueType::kFloat16 ? expand_kernel_f16(key) : expand_kernel_bf16(key);
 }
@@ -49,6 +63,11 @@ DeviceLimits built_limits(int device) {
   check(cudaFuncGetAttributes(&attributes, expand_kernel_bf16({})), "cudaFuncGetAttributes");
   limits.capability = std::min<int64_t>(limits.capability, attributes.ptxVersion);
   return limits;
+}
+
+// Packing reads and writes memory, which more threads than these hardly do faster.
+ThreadExecutor packing_threads() {
+  return ThreadExecutor(std::clamp<size_t>(std::thread::hardware_concurrency(), 1, 8));
 }
 
 // One layout of the layer, and its launch.
@@ -66,6 +85,10 @@ class Packed {
           if (!staged || stream_.index_bytes == 2)
             allow_shared_memory(stream_kernel(row.activations, stream_key(samples, staged)),
                                 limits);
+    } else if (row.layout == Layout::kDelta) {
+      delta_ = pack_delta(view, delta_cut(view, limits), packing_threads(), blob);
+      for (int samples : {1, 2, 4})
+        allow_shared_memory(delta_kernel(row.activations, {delta_.value_type, samples}), limits);
     } else if (row.layout == Layout::kExpand) {
       expand_ = pack_expand(view, row.activations, blob);
       for (int tile : kExpandTiles)
@@ -86,6 +109,11 @@ class Packed {
       const StreamPlan plan = plan_stream(stream_, run.batch, row_.activations, limits_);
       StreamArgs args = complete(stream_.arguments(base), run, plan, row_.activations);
       launch(stream_kernel(row_.activations, stream_key(plan.samples, plan.staged)), plan.grid_x,
+             plan.grid_y, plan.warps, plan.shared_bytes, 1, &args, stream, kOp);
+    } else if (row_.layout == Layout::kDelta) {
+      const DeltaPlan plan = plan_delta(delta_, run, row_.activations, limits_);
+      DeltaArgs args = complete(delta_.arguments(base), run, plan);
+      launch(delta_kernel(row_.activations, {delta_.value_type, plan.samples}), plan.grid_x,
              plan.grid_y, plan.warps, plan.shared_bytes, 1, &args, stream, kOp);
     } else if (row_.layout == Layout::kExpand) {
       const ExpandPlan plan = plan_expand(expand_, run, limits_);
@@ -118,6 +146,8 @@ class Packed {
     switch (row_.layout) {
       case Layout::kStream:
         return stream_.padding;
+      case Layout::kDelta:
+        return delta_.padding;
       case Layout::kExpand:
         return expand_.padding;
       default:
@@ -135,6 +165,7 @@ class Packed {
   StreamLayout stream_;  // that of the row's layout is filled in
   PanelLayout panel_;
   ExpandLayout expand_;
+  DeltaLayout delta_;
   PlacedLayer placed_;
   double seconds_ = 0;
 };
@@ -178,7 +209,7 @@ std::unique_ptr<PackedGemm> PackedGemm::pack(const CondensedView& view, BatchRan
   const DeviceLimits limits = built_limits(device);
   const uint64_t hash = content_hash(view);
   const bool unproven = unproven_requested();
-  // Whether values fit takes a pass over them, which only the expand kernel is worth.
+  // Counting weights and whether values fit take a pass, which only these kernels are worth.
   const LayerFacts facts = unproven ? LayerFacts::of(view, activations)
                                     : LayerFacts{activations, view.in_features, view.out_features};
   std::vector<Packed> kernels;
@@ -193,10 +224,7 @@ std::unique_ptr<PackedGemm> pack_kernel(const CondensedView& view, BatchRange ba
   const CurrentDevice current(device);
   const KernelRow& row = find_kernel(kernel, activations);
   const DeviceLimits limits = built_limits(device);
-  if (row.layout == Layout::kExpand) {
-    const std::string problem = expand_problem(LayerFacts::of(view, activations), limits);
-    if (!problem.empty()) throw std::invalid_argument(problem);
-  }
+  refuse_impossible(row, LayerFacts::of(view, activations), limits);
   std::vector<Packed> kernels;
   kernels.emplace_back(row, batches, view, content_hash(view), device, limits);
   return std::make_unique<DispatchedGemm>(std::move(kernels));

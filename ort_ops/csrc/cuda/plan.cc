@@ -20,14 +20,6 @@ void set_run(Args& args, const RunArguments& run) {
   args.clip_max = run.clip_max;
 }
 
-bool rows_aligned(const void* x, int64_t row_bytes, int64_t alignment) {
-  return reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(alignment) == 0 &&
-         row_bytes % alignment == 0;
-}
-
-// Shared memory that the system reserves in each block.
-constexpr int64_t kReserved = 1024;
-
 // Measured for the panel on an H200. The most columns of a part: with more, there are too few
 // blocks.
 constexpr int64_t kMostColumns = 1024;
@@ -51,6 +43,11 @@ int64_t expand_bytes(const ExpandPlan& plan) {
 }
 
 }  // namespace
+
+bool rows_aligned(const void* x, int64_t row_bytes, int64_t alignment) {
+  return reinterpret_cast<uintptr_t>(x) % static_cast<uintptr_t>(alignment) == 0 &&
+         row_bytes % alignment == 0;
+}
 
 int64_t stageable_samples(int64_t in_features, ValueType activations, const DeviceLimits& limits) {
   if (in_features > kMaxColumns16) return 0;

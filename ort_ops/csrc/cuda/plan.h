@@ -20,6 +20,12 @@ struct DeviceLimits {
   int64_t capability = 90;
 };
 
+// Shared memory that the system reserves in each block.
+inline constexpr int64_t kReserved = 1024;
+
+// Whether the rows of x begin at multiples of `alignment` bytes.
+bool rows_aligned(const void* x, int64_t row_bytes, int64_t alignment);
+
 // The limit of the grid's second dimension.
 inline constexpr int64_t kMaxGridY = 65535;
 

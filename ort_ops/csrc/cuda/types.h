@@ -15,9 +15,11 @@
 #endif
 #if defined(__CUDA_ARCH__)
 #define FANIN_UNROLL _Pragma("unroll")
+#define FANIN_UNROLL4 _Pragma("unroll 4")
 #define FANIN_ROLLED _Pragma("unroll 1")
 #else
 #define FANIN_UNROLL
+#define FANIN_UNROLL4
 #define FANIN_ROLLED
 #endif
 

@@ -2,6 +2,7 @@
 // emulation use the same lists.
 #pragma once
 
+#include "cuda/delta_kernel.h"
 #include "cuda/expand_kernel.h"
 #include "cuda/panel_kernel.h"
 #include "cuda/stream_kernel.h"
@@ -38,6 +39,26 @@ auto visit_stream(const StreamKey& key, const Visit& visit) {
         return visit(Kernel<StreamKernel<Value, X, uint16_t, 2, true>>{});
       default:
         return visit(Kernel<StreamKernel<Value, X, uint16_t, 1, true>>{});
+    }
+  });
+}
+
+struct DeltaKey {
+  ValueType values = ValueType::kFloat32;
+  int samples = 1;
+};
+
+template <typename X, typename Visit>
+auto visit_delta(const DeltaKey& key, const Visit& visit) {
+  return visit_type(key.values, [&](auto value) {
+    using Value = decltype(value);
+    switch (key.samples) {
+      case 4:
+        return visit(Kernel<DeltaKernel<Value, X, 4>>{});
+      case 2:
+        return visit(Kernel<DeltaKernel<Value, X, 2>>{});
+      default:
+        return visit(Kernel<DeltaKernel<Value, X, 1>>{});
     }
   });
 }

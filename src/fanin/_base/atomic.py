@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
+from .local_paths import refuse_address
 from .locked_folder import create_locked, remove_abandoned
 
 _PREFIX, _SUFFIX = ".fanin-", ".tmp"
@@ -38,6 +39,7 @@ def output_path(path: str | os.PathLike[str]) -> Path:
             message tells what to do.
 
     """
+    refuse_address(path)
     path = Path(path)
     found = _stat(path)
     if found is not None:
@@ -158,6 +160,7 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
         FileExistsError, NotADirectoryError, PermissionError, OSError: The message tells what to do.
 
     """
+    refuse_address(path)
     folder = Path(path)
     try:
         folder.mkdir(parents=True, exist_ok=True)

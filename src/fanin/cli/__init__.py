@@ -12,10 +12,12 @@ import typer
 
 from .. import __version__
 from .bench import bench
-from .deploying import doctor, serve, triton_repo
+from .deploying import doctor, triton_repo
 from .exporting import calibrate, export, inspect, quantize
 from .flags import Command, Group
 from .pruning import prune
+from .serving import serve
+from .starting import demo, library_path
 from .training import analyze, sweep, train
 
 app = typer.Typer(
@@ -35,6 +37,8 @@ for command in (
     doctor,
     serve,
     triton_repo,
+    demo,
+    library_path,
 ):
     app.command(cls=Command)(command)
 app.add_typer(analyze, name="analyze")

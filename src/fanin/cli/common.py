@@ -84,11 +84,18 @@ def _sentence(error: Exception) -> str:
 
 def requires(extra: str, *modules: str) -> None:
     """Exit with the pip command to run if an optional dependency is missing."""
-    from importlib.util import find_spec
-
-    missing = [name for name in modules if find_spec(name) is None]
+    missing = [name for name in modules if not _is_installed(name)]
     if missing:
         refuse(f"this command needs {', '.join(missing)}; run: pip install 'fanin[{extra}]'")
+
+
+def _is_installed(module: str) -> bool:
+    from importlib.util import find_spec
+
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:  # of the package that it is a part of
+        return False
 
 
 def require_writable(folder: Path) -> None:

@@ -1,16 +1,15 @@
-"""fanin doctor, fanin serve, fanin triton-repo."""
+"""fanin doctor, fanin triton-repo."""
 
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from .._base.terminal import output_console, terminal_width
-from .common import FAILED, CustomOpLibraries, colored, readable, requires
+from .common import FAILED, CustomOpLibraries, colored, readable
 
 if TYPE_CHECKING:
     from ..deploy.doctor_plan import ModelPlan
@@ -67,112 +66,6 @@ def _print_plan(plan: ModelPlan) -> None:
     from ..deploy.doctor_plan import plan_table
 
     output_console().print(plan_table(plan))
-
-
-def serve(
-    models: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]PATH...",
-            help="An .onnx file, or a folder of versions (1/model.onnx, 2/model.onnx).",
-        ),
-    ],
-    host: Annotated[str, typer.Option(help="Address; 0.0.0.0 is all networks.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="0 chooses a free one and logs it.")] = 8000,
-    workers: Annotated[int, typer.Option(help="Processes, each with its own sessions.")] = 1,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of a session; by default CPUs / workers.")
-    ] = None,
-    concurrency: Annotated[
-        int | None,
-        typer.Option(help="Parallel runs of a model; by default CPUs / workers / threads."),
-    ] = None,
-    queue: Annotated[int, typer.Option(help="Queued requests of a model; more get 503.")] = 64,
-    timeout: Annotated[float, typer.Option(help="Seconds in queue and session; then 504.")] = 30.0,
-    max_body: Annotated[int, typer.Option(help="Bytes of a request; more get 413.")] = 64 << 20,
-    max_buffered: Annotated[
-        int | None,
-        typer.Option(
-            help="Bytes of requests and responses that a worker holds; then 503. By default 8 of "
-            "the largest requests."
-        ),
-    ] = None,
-    max_connections: Annotated[int, typer.Option(help="Connections of a worker; then 503.")] = 512,
-    max_dimension: Annotated[
-        int, typer.Option(help="Largest size of a dimension that the model leaves open (batch).")
-    ] = 4096,
-    min_dimension: Annotated[
-        int, typer.Option(help="Smallest such size; 0 allows empty inputs (docs/serving.md).")
-    ] = 1,
-    max_batch: Annotated[
-        int, typer.Option(help="Most rows in a run with dynamic batching; 1 turns it off.")
-    ] = 1,
-    batch_delay: Annotated[
-        float, typer.Option(help="Seconds that a request may wait for others of its batch.")
-    ] = 0.002,
-    versions: Annotated[int, typer.Option(help="How many of the newest versions to serve.")] = 1,
-    poll: Annotated[
-        float, typer.Option(help="Seconds between checks for changed files; 0 never checks.")
-    ] = 2.0,
-    trial_timeout: Annotated[
-        float,
-        typer.Option(
-            help="Seconds for a separate process to open a version and run it once before the "
-            "server opens it, so that a crash cannot end the server; 0 omits this trial."
-        ),
-    ] = 600.0,
-    drain_delay: Annotated[
-        float, typer.Option(help="Seconds after SIGTERM in which requests are still accepted.")
-    ] = 1.0,
-    drain_timeout: Annotated[
-        float, typer.Option(help="Seconds after that for pending requests to finish.")
-    ] = 30.0,
-    access_log: Annotated[
-        bool, typer.Option("--access-log", help="Log every request, not only failed ones.")
-    ] = False,
-    log_format: Annotated[str, typer.Option(help="json or text.")] = "json",
-    custom_op_library: CustomOpLibraries = None,
-) -> None:
-    """Serve models over HTTP: Open Inference Protocol V2, /metrics, /docs (docs/serving.md).
-
-    A token that every request must carry is taken from the environment: FANIN_SERVE_TOKEN.
-    """
-    requires("serve", "fastapi", "uvicorn", "prometheus_client")
-    from ..deploy import SessionError
-    from ..deploy.serve import ModelSource, ServeSettings, SettingsError
-    from ..deploy.serve.settings import TOKEN_VARIABLE
-
-    with readable(SettingsError, SessionError):
-        settings = ServeSettings(
-            tuple(map(ModelSource.parse, models)),
-            host=host,
-            port=port,
-            workers=workers,
-            threads=threads,
-            concurrency=concurrency,
-            queue=queue,
-            timeout=timeout,
-            max_body=max_body,
-            max_buffered=max_buffered,
-            max_connections=max_connections,
-            max_dimension=max_dimension,
-            min_dimension=min_dimension,
-            max_batch=max_batch,
-            batch_delay=batch_delay,
-            versions=versions,
-            poll=poll,
-            trial_timeout=trial_timeout,
-            drain_delay=drain_delay,
-            drain_timeout=drain_timeout,
-            token=os.environ.get(TOKEN_VARIABLE) or None,
-            access_log=access_log,
-            log_format=log_format,
-            custom_op_libraries=tuple(map(str, custom_op_library or ())),
-        )
-        from ..deploy.serve.server import serve as run
-
-        status = run(settings)
-    raise typer.Exit(status)
 
 
 def triton_repo(

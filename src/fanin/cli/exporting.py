@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from .._base.atomic import output_folder, output_path
+from .._base.local_paths import RemotePathError, refuse_address
 from .common import CustomOpLibraries, dims_of, readable, requires, say, show, show_sheet
 from .pages import require_page, write_export_page, write_inspection_page
 from .sources import refuse_torch_file
@@ -128,6 +129,8 @@ def export(
         "precision": precision,
         "dims": dims_of(dim),
     }
+    with readable(RemotePathError):
+        refuse_address(source)
     refuse_torch_file(source, 'fanin.export.export(model, example_inputs, "model.onnx")')
     baseline = out.with_name(f"{out.stem}.dense{out.suffix}")
     require_page(report_html, "--report-html", source, out, baseline, measure=measure)

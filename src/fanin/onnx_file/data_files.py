@@ -3,6 +3,10 @@
 A model is untrusted input: one that names ``../../etc/passwd`` as its weights must not make a
 process read it. Newer releases of ONNX Runtime check this, too; older ones and other readers do
 not.
+
+The cache of Hugging Face keeps files in ``blobs`` and has a folder of links to them for each
+revision. So where the model itself is a link, links of its data files may lead to the folder that
+its own leads to.
 """
 
 from __future__ import annotations
@@ -48,20 +52,23 @@ def read_checked(model: Path) -> ModelFile:
 def require_data_inside(model: Path, content: ModelFile) -> None:
     """Raise DataFileError if a tensor's location is not a file in the model's folder.
 
+    Nor one beside the file that the model is a link to. Links are followed.
+
     The caller that opens the model reports a missing file.
     """
     folder = model.parent.resolve()
+    linked = model.resolve().parent if model.is_symlink() else folder
     checked: set[str] = set()
     for tensor in content.external:
         if tensor.location in checked:
             continue
-        problem = _problem(folder, tensor.location)
+        problem = _problem(folder, linked, tensor.location)
         if problem:
             raise DataFileError(f"the weights of '{tensor.name}' {problem}: {tensor.location!r}")
         checked.add(tensor.location)
 
 
-def _problem(folder: Path, location: str) -> str | None:
+def _problem(folder: Path, linked: Path, location: str) -> str | None:
     posix, windows = PurePosixPath(location), PureWindowsPath(location)
     if not location or location.startswith(_IN_MEMORY) or "\0" in location:
         return "have no file's name as their location"
@@ -70,7 +77,7 @@ def _problem(folder: Path, location: str) -> str | None:
         return outside
     try:
         file = (folder / location).resolve()
-        if not file.is_relative_to(folder):
+        if not file.is_relative_to(folder) and file.parent != linked:
             return outside
         mode = os.stat(file).st_mode
     except (FileNotFoundError, NotADirectoryError):

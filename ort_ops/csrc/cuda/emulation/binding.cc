@@ -69,6 +69,7 @@ py::dict run(const std::optional<std::string>& kernel, const py::array& values,
   result["variant"] = report.variant;
   result["cluster"] = report.cluster;
   result["parts"] = report.parts;
+  result["turns"] = report.turns;
   result["stages"] = report.stages;
   result["store_cycles"] = report.store_cycles;
   return result;

@@ -5,6 +5,9 @@
 #include <stdexcept>
 #include <string>
 
+#include "core/divide_up.h"
+#include "core/thread_executor.h"
+#include "cuda/delta_plan.h"
 #include "cuda/dispatch.h"
 #include "cuda/emulation/grid.h"
 #include "cuda/visit.h"
@@ -46,6 +49,31 @@ Report run_panel(const CondensedView& view, const Request& request, const RunArg
   const PanelArgs args = complete(layout.arguments(blob.bytes.data()), run, plan);
   visit_type(request.activations, [&](auto x) {
     visit_panel<decltype(x)>(plan.vector_x, [&](auto kernel) {
+      run_grid<typename decltype(kernel)::Program>(args, run.batch * layout.out_features,
+                                                   launch_of(report));
+    });
+  });
+  return report;
+}
+
+Report run_delta(const CondensedView& view, const Request& request, const RunArguments& run) {
+  Blob blob;
+  const DeltaLayout layout =
+      pack_delta(view, delta_cut(view, request.limits), ThreadExecutor(2), blob);
+  const DeltaPlan plan = plan_delta(layout, run, request.activations, request.limits);
+  const DeltaArgs args = complete(layout.arguments(blob.bytes.data()), run, plan);
+  Report report;
+  report.warps = plan.warps;
+  report.grid_x = plan.grid_x;
+  report.grid_y = plan.grid_y;
+  report.shared_bytes = plan.shared_bytes;
+  report.packed_bytes = static_cast<int64_t>(blob.bytes.size());
+  report.padding = layout.padding;
+  report.variant = plan.samples;
+  report.parts = static_cast<int>(layout.cut.parts);
+  report.turns = static_cast<int>(divide_up(layout.tile_count, plan.grid_x));
+  visit_type(request.activations, [&](auto x) {
+    visit_delta<decltype(x)>({layout.value_type, plan.samples}, [&](auto kernel) {
       run_grid<typename decltype(kernel)::Program>(args, run.batch * layout.out_features,
                                                    launch_of(report));
     });
@@ -126,14 +154,15 @@ Report run_gemm(const CondensedView& view, const Request& request, const RunArgu
                  .front()
                  .row
           : find_kernel(request.kernel, request.activations);
+  refuse_impossible(row, facts, request.limits);
   Report report;
   if (row.layout == Layout::kStream) {
     report = run_stream(view, request, run);
   } else if (row.layout == Layout::kPanel) {
     report = run_panel(view, request, run);
+  } else if (row.layout == Layout::kDelta) {
+    report = run_delta(view, request, run);
   } else {
-    const std::string problem = expand_problem(facts, request.limits);
-    if (!problem.empty()) throw std::invalid_argument(problem);
     report = run_expand(view, request, run);
   }
   report.kernel = row.name;

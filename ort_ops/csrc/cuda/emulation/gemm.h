@@ -25,10 +25,11 @@ struct Report {
   int64_t shared_bytes = 0;
   int64_t packed_bytes = 0;
   double padding = 1.0;
-  // Samples at a time (stream, 0: x read in place; expand), bands of a block (panel).
+  // Samples at a time (delta; stream, 0: x read in place; expand), bands of a block (panel).
   int variant = 0;
   int cluster = 1;
-  int parts = 1;              // of the columns (expand)
+  int parts = 1;              // of a row (delta) or of the columns (expand)
+  int turns = 1;              // tiles of a block (delta)
   int stages = 1;             // chunks of x in shared memory (expand)
   double store_cycles = 1.0;  // of shared memory for a warp's stores of words (expand)
 };

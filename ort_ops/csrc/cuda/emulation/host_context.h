@@ -190,6 +190,11 @@ class HostContext {
   void cluster_leave() const { block_.cluster_sync(); }
   float fma(float a, float b, float c) const { return std::fma(a, b, c); }
 
+  uint32_t dot4(uint32_t a, uint32_t b, uint32_t sum) const {
+    for (int byte = 0; byte < 32; byte += 8) sum += (a >> byte & 0xff) * (b >> byte & 0xff);
+    return sum;
+  }
+
   uint32_t opaque(uint32_t value) const { return value; }
 
   float warp_sum(float value) const {

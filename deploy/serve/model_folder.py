@@ -1,0 +1,77 @@
+"""The models in a model repository: a folder that holds one folder for each of them."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+from ..errors import SessionError
+from .logs import event
+from .settings import ModelSource, is_model_name
+
+_log = logging.getLogger("fanin.serve")
+
+
+class ModelFolder:
+    """Watches a model repository for models that come and go.
+
+    A name that begins with a dot is passed over without a word, so that a model can be written as
+    ``.incoming`` and then renamed.
+    """
+
+    def __init__(self, path: str):
+        self._path = Path(path)
+        self._known: set[str] = set()
+        self._missing: set[str] = set()  # at the last look
+        self._refused: set[str] = set()
+
+    def require_readable(self) -> None:
+        """Raise SessionError unless the folder can be read."""
+        try:
+            os.listdir(self._path)
+        except OSError as error:
+            raise SessionError(
+                f"the model repository cannot be read: {error.strerror or error}",
+                "Name a folder that holds a folder for each model (NAME/1/model.onnx).",
+                model=self._path,
+            ) from error
+
+    def changes(self, removals: bool) -> tuple[dict[str, ModelSource], list[str]]:
+        """Look at the folder.
+
+        Args:
+            removals: Whether this is one of the looks that find out what is gone.
+
+        Returns:
+            The models that are new, by name, and the names of those that are gone. A model is gone
+            when it is missing twice in a row from a folder that can be read: a model that is being
+            replaced may be missing for a moment, and a network disk for longer.
+
+        """
+        try:
+            with os.scandir(self._path) as entries:
+                names = {entry.name for entry in entries if entry.is_dir()}
+        except OSError as error:
+            event(_log, "model repository unreadable", logging.ERROR, reason=str(error))
+            return {}, []
+        usable = {name for name in names if is_model_name(name)}
+        self._tell_refused({name for name in names - usable if not name.startswith(".")})
+        added = {
+            name: ModelSource(name, self._path / name, configured=True)
+            for name in sorted(usable - self._known)
+        }
+        self._known |= usable
+        if not removals:
+            return added, []
+        missing = self._known - usable
+        gone = missing & self._missing
+        self._missing = missing - gone
+        self._known -= gone
+        return added, sorted(gone)
+
+    def _tell_refused(self, names: set[str]) -> None:
+        for name in sorted(names - self._refused):
+            reason = "a model's name has letters, digits, _, . and - only"
+            event(_log, "model ignored", logging.WARNING, model=name, reason=reason)
+        self._refused = names

@@ -1,0 +1,28 @@
+"""Paths are of local files: addresses of object stores and web servers are refused by name."""
+
+import os
+import re
+
+# pathlib turns // into /. Two letters at least, as in Windows' drives there is one.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
+
+
+class RemotePathError(FileNotFoundError):
+    """A path that is an address; the message tells what to do."""
+
+
+def refuse_address(path: str | os.PathLike[str]) -> None:
+    """Raise RemotePathError if a path is an address such as ``s3://bucket/model.onnx``.
+
+    A local folder that is really named ``s3:`` is accepted where it exists.
+    """
+    text = os.fspath(path)
+    found = _SCHEME.match(text) if isinstance(text, str) else None
+    if found is None or os.path.lexists(f"{found[1]}:"):
+        return
+    address = re.sub(":/+", "://", text, count=1)
+    raise RemotePathError(
+        f"{address} is no local path, and nothing is read from or written to {found[1]}:// "
+        "addresses: copy the file with the store's own tool (on Kubernetes in an init container), "
+        "and give its local path"
+    )

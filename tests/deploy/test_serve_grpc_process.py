@@ -1,0 +1,104 @@
+"""gRPC in a server process: several workers, drain, cut-off."""
+
+import signal
+import threading
+
+import numpy as np
+import pytest
+
+from .._waiting import PATIENCE, wait_until
+from ._serving import call, gain_model, requires_serving, save, slow_model
+
+requires_serving()
+grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[grpc]'")
+
+from fanin.deploy.serve.grpc_api.messages import HEALTH_MESSAGES, MESSAGES  # noqa: E402
+
+from ._grpc import SERVICE, code_of  # noqa: E402
+
+X = np.arange(8, dtype=np.float32).reshape(2, 4)
+OPTIONS = ("--grpc-port", 0, "--threads", 1, "--poll", 0)
+
+
+def request_of(array):
+    request = MESSAGES["ModelInferRequest"](model_name="m")
+    request.inputs.add(name="x", datatype="FP32", shape=array.shape)
+    request.raw_input_contents.append(array.tobytes())
+    return request.SerializeToString()
+
+
+def ask(address, method, body=b""):
+    path = method if method.startswith("/") else f"{SERVICE}/{method}"
+    # A subchannel of its own, and so a new connection, which any worker may get.
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    with grpc.insecure_channel(address, options) as channel:
+        return channel.unary_unary(path)(body, timeout=PATIENCE)
+
+
+@pytest.mark.slow
+def test_workers_share_the_port_and_the_statistics(tmp_path, start):
+    model = save(gain_model(3), tmp_path / "m.onnx")
+    with start(f"m={model}", *OPTIONS, "--workers", 2, "--access-log") as server:
+        serving = server.wait_for("serving", 2)
+        (address,) = {event["grpc"] for event in serving}
+        for _ in range(40):
+            response = MESSAGES["ModelInferResponse"].FromString(
+                ask(address, "ModelInfer", request_of(X))
+            )
+            assert response.raw_output_contents[0] == (3 * X).tobytes()
+        for _ in range(4):
+            statistics = MESSAGES["ModelStatisticsResponse"].FromString(
+                ask(address, "ModelStatistics")
+            )
+            assert statistics.model_stats[0].inference_count == 40
+            assert statistics.model_stats[0].execution_count == 40
+            assert statistics.model_stats[0].inference_stats.compute_infer.count == 40
+        code, text = code_of(ask, address, "RepositoryModelUnload", b"\x12\x01m")
+        assert (code, "several workers" in text) == ("INVALID_ARGUMENT", True)
+
+
+def test_a_server_drains_before_it_stops(tmp_path, start):
+    model = save(slow_model(10), tmp_path / "m.onnx")
+    check = "/grpc.health.v1.Health/Check"
+    with start(f"m={model}", *OPTIONS, "--drain-delay", 1) as server:
+        address = server.events("serving")[0]["grpc"]
+        codes = []
+
+        def infer():
+            codes.append(code_of(ask, address, "ModelInfer", request_of(np.eye(512, dtype="<f4"))))
+
+        infer()
+        pending = threading.Thread(target=infer)
+        pending.start()
+        server.process.send_signal(signal.SIGTERM)
+        server.wait_for("draining")
+        answer = HEALTH_MESSAGES["HealthCheckResponse"].FromString(ask(address, check))
+        assert answer.status == 2  # NOT_SERVING
+        assert code_of(ask, address, "ModelMetadata", b"\x0a\x01m")[0] == "OK"
+        pending.join()
+        assert server.process.wait(PATIENCE) == 0
+    assert [code for code, _ in codes] == ["OK", "OK"]
+    assert code_of(ask, address, check)[0] == "UNAVAILABLE"
+
+
+@pytest.mark.slow
+def test_a_second_signal_answers_what_is_pending(tmp_path, start):
+    model = save(slow_model(300), tmp_path / "m.onnx")
+    with start(f"m={model}", *OPTIONS, "--drain-delay", 0) as server:
+        address = server.events("serving")[0]["grpc"]
+        codes = []
+
+        def infer():
+            codes.append(code_of(ask, address, "ModelInfer", request_of(np.eye(512, dtype="<f4"))))
+
+        pending = threading.Thread(target=infer)
+        pending.start()
+        running = b'fanin_running{model="m",version="1"} 1.0'
+        wait_until(lambda: running in call(server, "GET", "/metrics")[1], "the model runs")
+        server.process.send_signal(signal.SIGTERM)
+        wait_until(lambda: not server.listens(), "it stops")
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
+        pending.join()
+        assert server.process.wait(PATIENCE) == 0
+    assert codes == [("UNAVAILABLE", "the server stopped during the request; try again")]
