@@ -62,7 +62,7 @@ def cuda_status() -> CudaStatus:
         library = None
     else:
         state, problem, toolkit_number, path = _native.cuda_library(str(folder))
-        library = Path(path) if path else None
+        library = Path(path).resolve() if path else None
     toolkit = _version(toolkit_number)
 
     remedy = ""
