@@ -1,6 +1,6 @@
-# FANIN_PORTABLE: for distribution. libstdc++ is linked statically, and of glibc only what release
-# 2.18 has is used, whichever the compiler's is; tools/wheels/libraries.py checks it. Paths of this
-# machine stay out of the files.
+# FANIN_PORTABLE: for distribution. libstdc++ is linked statically, and of glibc only what old releases
+# have is used (2.18; the binding 2.25), whichever the compiler's is; tools/wheels/libraries.py checks
+# it. Paths of this machine stay out of the files.
 option(FANIN_PORTABLE "Link for older Linux distributions than this one" OFF)
 
 # A linker takes the newest versions of its own glibc, pow of 2.29 or dlopen of 2.34, and older systems
@@ -42,8 +42,8 @@ function(fanin_write_old_glibc file)
                        "    \"__wrap_NAME: ${jump}\\n .size __wrap_NAME, .-__wrap_NAME\\n .text\\n\");\n")
     string(REPLACE "NAME" "${name}" text "${text}")
   endforeach()
-  # Of 2.32: libstdc++ counts references without atomic operations while it is true.
-  # arc4random is of 2.36; libstdc++ links it for std::random_device, which nothing here uses.
+  # __libc_single_threaded is of 2.32: libstdc++ counts references without atomic operations while it
+  # is true. arc4random is of 2.36: libstdc++ links it for std::random_device, which is not used here.
   string(APPEND text "#include <cstdlib>\n#include <unistd.h>\n"
                      "#define HIDDEN __attribute__((visibility(\"hidden\")))\n"
                      "extern \"C\" {\nHIDDEN char __libc_single_threaded = 0;\n"
