@@ -19,7 +19,7 @@ from pathlib import Path
 
 # What a system of any manylinux policy has. libstdc++ is linked statically.
 SYSTEM = r"(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so\.\d+"
-MUSL_SYSTEM = r"libc\.so"
+MUSL_SYSTEM = r"libc\.(so|musl-\w+\.so\.1)"
 
 
 def floor_of(tag: str) -> tuple[int, int] | None:
