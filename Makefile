@@ -10,6 +10,8 @@
 #   make deepsparse-env  DeepSparse in .cache/, for fanin bench layer --engines dense,condensed,deepsparse
 #   make languages  the example apps of all languages whose compilers are here, built and run
 #   make cross-check  every kernel and ONNX Runtime on emulated CPUs: older x86 and Arm64
+#   make wheels   sdist and wheels into dist/; check-wheels: runs them in bare environments
+#   make release-check  everything that a release needs (hours); docs/releasing.md
 #   make sanitize  op and kernel tests under AddressSanitizer and UBSan, threads under ThreadSanitizer
 
 PYTHON ?= python3
@@ -22,7 +24,7 @@ NATIVE_SOURCES := CMakeLists.txt $(shell find ort_ops/csrc cmake -type f)
 FORMATTED := $(shell find ort_ops/csrc examples/cpp_app examples/languages -name '*.h' -o -name '*.c' -o -name '*.cc' -o -name '*.cu' -o -name '*.cuh')
 
 .PHONY: help env demo test check lint types format pytest matrix lowest newest languages cross-check sanitize \
-  docs bench-layer bench-kernels deepsparse-env clean
+  docs wheels check-wheels release-check bench-layer bench-kernels deepsparse-env clean
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -107,6 +109,20 @@ docs: env $(DOCS_STAMP)
 	$(BIN)/python -m sphinx --builder html --fail-on-warning --keep-going -E --quiet \
 	  --conf-dir docs/site --doctree-dir build/doctrees . $(SITE)
 	$(BIN)/python docs/site/check_links.py $(SITE)
+
+# CHECK_WHEELS="--root FOLDER --emulated FOLDER": other distributions, see tools/wheels/check.py.
+wheels: env
+	$(BIN)/python tools/wheels/build.py $(WHEELS)
+
+check-wheels: env
+	$(BIN)/python tools/wheels/check.py --bench $(CHECK_WHEELS)
+
+release-check: env
+	$(BIN)/python tools/release_check.py --versions $(TAG)
+	$(MAKE) test
+	$(MAKE) matrix lowest newest cross-check
+	$(MAKE) wheels WHEELS=--twice
+	$(MAKE) check-wheels
 
 bench-layer: env
 	$(BIN)/fanin bench layer --out out/bench-layer

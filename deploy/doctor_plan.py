@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._base.tables import Column, Sheet
 from ..onnx_file import read_checked
+from ..ort_ops.binding import MissingBindingError
 from ..ort_ops.contract import (
     COMPUTE_BFLOAT16,
     CONDENSED_CONV,
@@ -231,6 +232,8 @@ def _calibration() -> DispatchCalibration | None:
 def _native() -> Any:
     try:
         from ..ort_ops import _native as binding
+    except MissingBindingError:
+        raise
     except ImportError as error:
         raise FindingError(
             f"the compiled kernels that make plans are missing ({error})",

@@ -5,8 +5,10 @@ Importing this package requires NumPy only, neither torch nor onnxruntime.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
+from .binding import MissingBindingError
 from .cuda import CudaDeviceFacts, CudaStatus, cuda_status, takes_unproven_kernels
 from .library import get_library_path
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CudaDeviceFacts",
     "CudaStatus",
+    "MissingBindingError",
     "conv_kernel_table",
     "cuda_kernel_serving",
     "cuda_kernel_table",
@@ -35,6 +38,18 @@ __all__ = [
     "register",
     "takes_unproven_kernels",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the binding when it is first used; without one, say what to do."""
+    if name != "_native":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return import_module(f"{__name__}._native")
+    except ModuleNotFoundError as error:
+        if error.name != f"{__name__}._native":
+            raise
+        raise MissingBindingError from None
 
 
 def register(session_options: onnxruntime.SessionOptions) -> None:

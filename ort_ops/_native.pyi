@@ -589,11 +589,12 @@ def peak_macs_per_second() -> float:
 def read_once(buffer: npt.NDArray[np.generic]) -> int:
     """Read a contiguous buffer with the widest vectors; returns the OR of its contents."""
 
-def cuda_library(folder: str) -> tuple[str, str, int]:
-    """Load the CUDA library of a folder.
+def cuda_library(folder: str) -> tuple[str, str, int, str]:
+    """Load the CUDA library that belongs to the op library of a folder.
 
-    Returns "loaded", "not built", "no driver" or "broken"; the problem as a sentence; and the CUDA
-    version of the library's build (13000 for 13.0; 0 unless it is loaded).
+    Returns "loaded", "not built", "no driver" or "broken"; the problem as a sentence; the CUDA
+    version of the library's build (13000 for 13.0; 0 unless it is loaded); and its path, empty if
+    there is none.
     """
 
 def cuda_devices() -> tuple[str, int, list[str], list[dict[str, int]]]:

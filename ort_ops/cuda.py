@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from .library import CUDA_LIBRARY, get_library_path
+from .library import get_library_path
 
 
 def takes_unproven_kernels() -> bool:
@@ -51,7 +51,7 @@ class CudaStatus:
     """CUDA support of this machine and this build of fanin, without ONNX Runtime's provider.
 
     Attributes:
-        library: the CUDA library beside the op library; None if fanin was built without it.
+        library: the CUDA library, beside the op library or of the package fanin-cuda; None without.
         library_problem: why it cannot be used; empty if it can, or if only the driver is missing.
         toolkit: CUDA version of the build, such as ``(13, 0)``; None if it could not be loaded.
         driver: the CUDA version that the NVIDIA driver supports; None without a driver.
@@ -86,6 +86,10 @@ def cuda_status() -> CudaStatus:
     """Look for the CUDA library, the NVIDIA driver and its devices; if missing, raise nothing.
 
     Initializes the driver in this process, after which CUDA does not work in a forked child.
+
+    Raises:
+        MissingBindingError: this installation has no binding for this Python.
+
     """
     from . import _native
 
@@ -97,18 +101,21 @@ def cuda_status() -> CudaStatus:
         state, problem, toolkit_number = "broken", str(error), 0
         library = None
     else:
-        state, problem, toolkit_number = _native.cuda_library(str(folder))
-        library = folder / CUDA_LIBRARY if state != "not built" else None
+        state, problem, toolkit_number, path = _native.cuda_library(str(folder))
+        library = Path(path).resolve() if path else None
     toolkit = _version(toolkit_number)
 
     remedy = ""
     if state == "not built":
         remedy = (
-            "Build fanin from source with CUDA 12.8 or newer: "
-            "pip install . -C cmake.define.FANIN_CUDA=ON"
+            "Install fanin-cuda of the same release beside fanin, or build fanin from source with "
+            "CUDA 12.8 or newer: pip install . -C cmake.define.FANIN_CUDA=ON"
         )
     elif state == "broken":
-        remedy = "Install fanin again (pip install --force-reinstall fanin)."
+        remedy = (
+            "Install fanin again, and fanin-cuda of the same release if it is installed "
+            "(pip install --force-reinstall)."
+        )
     elif driver is None:
         problem, remedy = "", "Install NVIDIA's driver, and let containers see it (--gpus all)."
     elif toolkit is not None and driver[0] < toolkit[0]:

@@ -109,9 +109,20 @@ def test_a_missing_driver_is_reported_in_the_status(tmp_path):
 def test_a_build_without_cuda_is_reported_with_the_remedy(tmp_path):
     said = status(tmp_path, driver_in=driver(tmp_path))
     assert "library=None" in said
-    assert f"built without CUDA: {tmp_path} has no libfanin_ort_ops_cuda.so" in said
+    assert "fanin's CUDA kernels are not installed" in said
+    assert f"neither {tmp_path} nor the package fanin_cuda has libfanin_ort_ops_cuda.so" in said
+    assert "Install fanin-cuda" in said
     assert "FANIN_CUDA=ON" in said
     assert "devices=('Card 0 (9.0)',)" in said
+
+
+def test_the_library_of_the_package_fanin_cuda_is_found_beside_fanin(tmp_path):
+    folder, package = tmp_path / "fanin" / "ort_ops", tmp_path / "fanin_cuda"
+    folder.mkdir(parents=True), package.mkdir()
+    compiled(OTHER_BUILD, package / "libfanin_ort_ops_cuda.so")
+    said = status(folder, driver_in=driver(tmp_path))
+    assert "fanin_cuda/libfanin_ort_ops_cuda.so is of another build (0.0.1-" in said
+    assert "fanin-cuda of the same release" in said
 
 
 @built_with_cuda

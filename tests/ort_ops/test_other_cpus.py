@@ -83,6 +83,16 @@ def arm():
     return build("aarch64", targets, f"-DCMAKE_TOOLCHAIN_FILE={toolchain}")
 
 
+def test_a_build_for_musl_runs_the_kernels_of_this_cpu():
+    """By zig's clang, whose runtime knows no CPU features."""
+    zig = pytest.importorskip("ziglang", reason="needs zig: pip install ziglang")
+    toolchain = ROOT / "cmake" / "x86_64-linux-musl.cmake"
+    options = [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DFANIN_ZIG={zig.__path__[0]}/zig"]
+    report = check(build("musl", ["kernel_check"], "-DFANIN_CUDA=OFF", *options) / "kernel_check")
+    assert report.supported == list(ort_ops._native.supported_isas())
+    assert {"f32-gemm-rows-scalar", "f32-conv-taps-scalar"} < report.right
+
+
 def sysroot():
     """The folder of the cross compiler's libc."""
     libc = run("aarch64-linux-gnu-g++", "-print-file-name=libc.so.6").stdout.strip()

@@ -8,11 +8,9 @@
 #endif
 
 #include <cstdlib>
+#include <cstring>
+#include <initializer_list>
 #include <stdexcept>
-
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 namespace fanin {
 namespace {
@@ -22,10 +20,43 @@ constexpr Isa kAll[] = {Isa::kScalar,   Isa::kAvx2,       Isa::kAvxvnni,    Isa:
                         Isa::kNeon,     Isa::kDotprod};
 
 #if defined(__x86_64__)
-// Compilers older than GCC 11 do not know its name.
-bool has_avx_vnni() {
-  unsigned int eax = 0, ebx = 0, ecx = 0, edx = 0;
-  return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax >> 4 & 1) != 0;
+// Asked of the CPU itself: __builtin_cpu_supports says no to everything under some compilers'
+// runtimes (zig's), and older ones lack names. Registers and bits are those of Intel's manual,
+// volume 2A, CPUID, and volume 1, 13.3.
+struct X86Features {
+  bool avx2 = false, avx_vnni = false, avx512f = false, avx512bw = false, avx512vnni = false,
+       avx512vbmi = false, avx512bf16 = false;
+
+  X86Features() {
+    unsigned a = 0, b = 0, c = 0, d = 0;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return;
+    const unsigned basic = c;
+    if (!has(basic, {12, 27, 28, 29})) return;  // FMA, OSXSAVE, AVX, F16C
+    unsigned saved = 0;                         // registers that the operating system saves
+    __asm__("xgetbv" : "=a"(saved), "=d"(d) : "c"(0));
+    if (!has(saved, {1, 2}) || !__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+    const unsigned extended = b, more = c;
+    unsigned last = 0;
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) last = a;
+    avx2 = has(extended, {5});
+    avx_vnni = avx2 && has(last, {4});
+    avx512f = avx2 && has(extended, {16}) && has(saved, {5, 6, 7});
+    avx512bw = avx512f && has(extended, {17, 30, 31});  // DQ, BW, VL
+    avx512vnni = avx512bw && has(more, {11});
+    avx512vbmi = avx512vnni && has(more, {1});
+    avx512bf16 = avx512vbmi && has(last, {5});
+  }
+
+  static bool has(unsigned word, std::initializer_list<int> bits) {
+    for (const int bit : bits)
+      if ((word >> bit & 1) == 0) return false;
+    return true;
+  }
+};
+// The vendor's twelve letters are in EBX, EDX and ECX.
+bool made_by(const char* vendor) {
+  unsigned a = 0, name[3] = {};
+  return __get_cpuid(0, &a, &name[0], &name[2], &name[1]) && std::memcmp(name, vendor, 12) == 0;
 }
 #elif defined(__aarch64__)
 bool has_dot_products() {
@@ -37,34 +68,26 @@ bool has_dot_products() {
 }
 #endif
 
-// __builtin_cpu_supports queries cpuid and, for the AVX families, xgetbv: if the operating system
-// does not save the wide registers, they count as missing.
 bool cpu_has(Isa isa) {
 #if defined(__x86_64__)
-  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-                    __builtin_cpu_supports("f16c");
-  const bool avx512f = avx2 && __builtin_cpu_supports("avx512f");
-  const bool avx512bw = avx512f && __builtin_cpu_supports("avx512bw") &&
-                        __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
-  const bool avx512vnni = avx512bw && __builtin_cpu_supports("avx512vnni");
-  const bool avx512vbmi = avx512vnni && __builtin_cpu_supports("avx512vbmi");
+  static const X86Features cpu;
   switch (isa) {
     case Isa::kScalar:
       return true;
     case Isa::kAvx2:
-      return avx2;
+      return cpu.avx2;
     case Isa::kAvxvnni:
-      return avx2 && has_avx_vnni();
+      return cpu.avx_vnni;
     case Isa::kAvx512f:
-      return avx512f;
+      return cpu.avx512f;
     case Isa::kAvx512bw:
-      return avx512bw;
+      return cpu.avx512bw;
     case Isa::kAvx512vnni:
-      return avx512vnni;
+      return cpu.avx512vnni;
     case Isa::kAvx512vbmi:
-      return avx512vbmi;
+      return cpu.avx512vbmi;
     case Isa::kAvx512bf16:
-      return avx512vbmi && __builtin_cpu_supports("avx512bf16");
+      return cpu.avx512bf16;
     case Isa::kNeon:
     case Isa::kDotprod:
       return false;
@@ -142,10 +165,9 @@ bool is_supported(Isa isa) { return cpu_has(isa); }
 
 bool broadcasts_from_memory() {
 #if defined(__x86_64__)
-  // GCC 11's __builtin_cpu_supports does not know avx512fp16.
   constexpr unsigned kLeaf = 7, kAvx512fp16 = 1u << 23;
   unsigned a, b, c, d;
-  return __builtin_cpu_is("intel") && __get_cpuid_count(kLeaf, 0, &a, &b, &c, &d) &&
+  return made_by("GenuineIntel") && __get_cpuid_count(kLeaf, 0, &a, &b, &c, &d) &&
          (d & kAvx512fp16) != 0;
 #else
   return false;
@@ -162,7 +184,7 @@ CpuKind cpu_kind() {
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d)) return CpuKind::kOther;
   const unsigned base = a >> 8 & 0xf, extended = a >> 20 & 0xff;
-  return cpu_kind_of(__builtin_cpu_is("amd"), base == 0xf ? base + extended : base);
+  return cpu_kind_of(made_by("AuthenticAMD"), base == 0xf ? base + extended : base);
 #else
   return CpuKind::kOther;
 #endif

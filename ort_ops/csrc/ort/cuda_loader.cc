@@ -94,12 +94,21 @@ std::string own_folder() {
   return slash == std::string::npos ? "." : path.substr(0, slash);
 }
 
+std::string cuda_library_path(const std::string& folder) {
+  for (const char* beside : {"/", "/../../fanin_cuda/"}) {
+    const std::string path = folder + beside + kCudaLibrary;
+    if (access(path.c_str(), F_OK) == 0) return path;
+  }
+  return "";
+}
+
 CudaLoad load_cuda_library(const std::string& folder) {
   using State = CudaLoad::State;
-  const std::string path = folder + "/" + kCudaLibrary;
-  if (access(path.c_str(), F_OK) != 0) {
-    return failed(State::kNotBuilt, std::string("fanin was built without CUDA: ") + folder +
-                                        " has no " + kCudaLibrary);
+  const std::string path = cuda_library_path(folder);
+  if (path.empty()) {
+    return failed(State::kNotBuilt,
+                  std::string("fanin's CUDA kernels are not installed: neither ") + folder +
+                      " nor the package fanin_cuda has " + kCudaLibrary);
   }
   if (dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL) == nullptr)
     return failed(State::kNoDriver, "there is no NVIDIA driver: " + last_dl_error());

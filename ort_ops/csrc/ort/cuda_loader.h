@@ -22,8 +22,13 @@ struct CudaLoad {
   const CudaLibrary* library = nullptr;  // null unless it is loaded
 };
 
-// Loads the CUDA library of `folder`, until the process ends, if the driver's library is installed.
-// Does not initialize the driver, so a process that never opens a CUDA session can still fork.
+// The CUDA library that belongs to the op library of `folder`: beside it, or in the package
+// fanin_cuda of the same site-packages. Empty if there is none.
+std::string cuda_library_path(const std::string& folder);
+
+// Loads the CUDA library that belongs to `folder`, until the process ends, if the driver's library
+// is installed. Does not initialize the driver, so a process that never opens a CUDA session can
+// still fork.
 CudaLoad load_cuda_library(const std::string& folder);
 
 // What the driver says of a device; 0 where it does not say.

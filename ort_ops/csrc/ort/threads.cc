@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <charconv>
-#include <locale>
 #include <memory>
-#include <sstream>
+#include <string_view>
 #include <thread>
 
 #include "core/cpu_quota.h"
+#include "core/parse_decimal.h"
 #include "ort/status.h"
 
 namespace fanin::ort {
@@ -38,15 +38,14 @@ int parse_threads(const std::string& value) {
 }
 
 DispatchCost parse_dispatch(const std::string& value) {
-  std::istringstream text(value);
-  text.imbue(std::locale::classic());
-  DispatchCost cost;
-  char comma = 0;
-  text >> cost.fixed >> comma >> cost.per_thread;
-  if (!text || comma != ',' || text.peek() != std::char_traits<char>::eof() || cost.fixed < 0 ||
-      cost.per_thread < 0)
+  const std::string_view text = value;
+  const size_t comma = std::min(text.find(','), text.size());
+  const std::optional<double> fixed = parse_decimal(text.substr(0, comma));
+  const std::optional<double> per_thread =
+      parse_decimal(comma < text.size() ? text.substr(comma + 1) : "");
+  if (!fixed || !per_thread || *fixed < 0 || *per_thread < 0)
     refuse_entry(kDispatchKey, value, "two numbers of microseconds from 0 up, as in '3.5,0.2'");
-  return cost;
+  return {*fixed, *per_thread};
 }
 
 // lookup(key) gives the value of a session config entry, or none.

@@ -285,7 +285,8 @@ PYBIND11_MODULE(_native, module) {
         static constexpr const char* kStates[] = {"loaded", "not built", "no driver", "broken"};
         const ort::CudaLoad load = ort::load_cuda_library(folder);
         return py::make_tuple(kStates[static_cast<int>(load.state)], load.problem,
-                              load.library ? load.library->cuda_version : 0);
+                              load.library ? load.library->cuda_version : 0,
+                              ort::cuda_library_path(folder));
       },
       "folder"_a);
   module.def("cuda_devices", [] {
