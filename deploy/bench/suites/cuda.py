@@ -247,12 +247,12 @@ def _engines(
             )
     of_dense = {"precision": _TF32, "weight_bytes": nbytes["dense"]}
     if launch == "ring":
-        if ring_kernels and kind == "float32":
+        if kind == "float32":
             allowed = condensed(device, weight, kind, tf32=True)
-            types = {"precision": _TF32, "weight_bytes": nbytes["condensed"]}
+            of_sparse = of_dense | {"weight_bytes": nbytes["condensed"]}
             form = "the dispatched kernel where TF32 is allowed"
             engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, **of_dense))
-            engines.append(engine("condensed-tf32", form, allowed, **types))
+            engines.append(engine("condensed-tf32", form, allowed, **of_sparse))
         return engines
     if kind == "float32":
         engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, **of_dense))
