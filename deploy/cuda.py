@@ -9,7 +9,7 @@ from typing import Any
 
 from .. import ort_ops
 from ..onnx_file import ModelFileError, read_model_file
-from ..ort_ops.contract import DEVICE_KEY, OPS, QUANTIZED_OPS
+from ..ort_ops.contract import BATCH_KEY, DEVICE_KEY, OPS, QUANTIZED_OPS
 
 Provider = str | tuple[str, dict[str, Any]]
 
@@ -18,6 +18,9 @@ CUDA, CPU = "CUDAExecutionProvider", "CPUExecutionProvider"
 _CPU_ONLY = set(QUANTIZED_OPS)
 
 _SPOKEN = {"cpu": "a CPU", "cuda": "a GPU"}
+
+# Times as many rows from which another form is often the fastest, on GPUs and CPUs.
+_FAR_BATCH = 4
 
 # Stack level of open_session's caller, seen from warn_cpu_instead().
 _CALLER = 4
@@ -105,6 +108,24 @@ def device_mismatch(metadata: Mapping[str, str], *, on_cuda: bool) -> tuple[str,
         f"the model's layers were chosen for {_SPOKEN[chosen]} and run on {_SPOKEN[here]}, where "
         "dense ones may be faster",
         f"Export it again with --device {here}.",
+    )
+
+
+def batch_mismatch(metadata: Mapping[str, str], batch: int) -> tuple[str, str] | None:
+    """Compare what a model's layers were chosen for with a batch that it runs with.
+
+    Returns:
+        A problem and a remedy; None if they are near, or the model does not say.
+
+    """
+    said = metadata.get(BATCH_KEY, "")
+    chosen = int(said) if said.isascii() and said.isdecimal() else 0
+    if not chosen or max(chosen, batch) < _FAR_BATCH * min(chosen, batch):
+        return None
+    return (
+        f"the model's layers were chosen for batch {chosen}; at batch {batch} other forms may be "
+        "faster",
+        f"Export it again with --batch {batch}.",
     )
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from .. import ort_ops
+from ..ort_ops.contract import BATCH_KEY, DEVICE_KEY
 from . import doctor_cpus as cpus
 from . import doctor_gpu as gpu
 from .doctor_kernels import conv_kernels, gemm_kernels, quantized_kernels
@@ -58,13 +59,16 @@ def run_checks() -> list[Check]:
 
 
 def check_model_file(
-    model: str | os.PathLike[str], libraries: Sequence[str | os.PathLike[str]] = ()
+    model: str | os.PathLike[str],
+    libraries: Sequence[str | os.PathLike[str]] = (),
+    batch: int | None = None,
 ) -> list[Check]:
-    """Check one model: whether it opens here, and which kernels its layers use.
+    """Check one model: whether it opens here, which kernels its layers use, what it was made for.
 
     Args:
         model: Path of the model.
         libraries: Paths of other custom-op libraries that it needs.
+        batch: That it shall run with, to compare with the one that its layers were chosen for.
 
     Returns:
         The results, without that of the layers if the model does not open. Never raises.
@@ -77,8 +81,10 @@ def check_model_file(
     except FindingError as error:
         return [Check(name, False, str(error), error.remedy)]
     checks = [_run(name, lambda: opens(report)), _run("its layers", lambda: layers(report, path))]
-    if report.device:
-        checks.append(_run("its device", lambda: gpu.chosen_device(report.device)))
+    if DEVICE_KEY in report.metadata:
+        checks.append(_run("its device", lambda: gpu.chosen_device(report.metadata)))
+    if BATCH_KEY in report.metadata and batch is not None:
+        checks.append(_run("its batch", lambda: gpu.chosen_batch(report.metadata, batch)))
     return checks
 
 

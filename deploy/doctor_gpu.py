@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from .. import ort_ops
-from ..ort_ops.contract import DEVICE_KEY
-from .cuda import CUDA, device_mismatch
+from ..ort_ops.contract import BATCH_KEY, DEVICE_KEY, GPU_KEY, PRECISION_KEY
+from .cuda import CUDA, batch_mismatch, device_mismatch
 from .doctor_probe import Finding, FindingError, run_probes
 from .errors import SessionError
 from .runtime import load_onnxruntime
@@ -56,13 +56,25 @@ def _provider() -> Finding:
     return detail, remedy
 
 
-def chosen_device(device: str) -> Finding:
+def chosen_device(metadata: Mapping[str, str]) -> Finding:
     """Compare the device that a model's layers were chosen for with what this machine has."""
     on_cuda = _has_provider() and ort_ops.cuda_status().usable
-    mismatch = device_mismatch({DEVICE_KEY: device}, on_cuda=on_cuda)
-    if mismatch is None:
-        return f"layers were chosen for {device}"
-    return mismatch
+    mismatch = device_mismatch(metadata, on_cuda=on_cuda)
+    if mismatch is not None:
+        return mismatch
+    gpu, batch = metadata.get(GPU_KEY), metadata.get(BATCH_KEY)
+    said = [
+        metadata[DEVICE_KEY] + (f" ({gpu})" if gpu else ""),
+        *([f"batch {batch}"] if batch else []),
+        *filter(None, [metadata.get(PRECISION_KEY)]),
+    ]
+    return f"layers were chosen for {', '.join(said)}"
+
+
+def chosen_batch(metadata: Mapping[str, str], batch: int) -> Finding:
+    """Compare a batch with the one that a model's layers were chosen for."""
+    mismatch = batch_mismatch(metadata, batch)
+    return mismatch or f"layers were chosen for batch {metadata[BATCH_KEY]}"
 
 
 def _has_provider() -> bool:

@@ -9,15 +9,14 @@ from __future__ import annotations
 import json
 import sys
 
-from ..ort_ops.contract import DEVICE_KEY
 from .errors import SessionError
 from .runtime import load_onnxruntime
 from .session import open_session
 
 
 def main() -> None:
-    """Print {"problem", "remedy"}, or {"inputs", "outputs"} as lists of strings, and "device"."""
-    result: dict[str, str | list[str]]
+    """Print {"problem", "remedy"}, or {"inputs", "outputs"} as lists of strings, and "metadata"."""
+    result: dict[str, str | list[str] | dict[str, str]]
     try:
         options = load_onnxruntime().SessionOptions()
         options.log_severity_level = 1  # INFO: at this level the ops log their kernels
@@ -30,7 +29,8 @@ def main() -> None:
                 ("outputs", session.get_outputs()),
             )
         }
-        result["device"] = session.get_modelmeta().custom_metadata_map.get(DEVICE_KEY, "")
+        metadata = session.get_modelmeta().custom_metadata_map
+        result["metadata"] = {key: metadata[key] for key in metadata if key.startswith("fanin.")}
     except SessionError as error:
         result = {"problem": error.problem, "remedy": error.remedy}
     print(json.dumps(result))

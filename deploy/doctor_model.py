@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,7 +42,7 @@ class ModelReport:
     outputs: list[str]
     kernels: dict[tuple[str, str], tuple[tuple[str, int], ...]]  # (op, node): (kernel, bytes)
     variable: list[str]  # nodes whose weights are not constant
-    device: str = ""  # that the layers were chosen for; empty if the model does not say
+    metadata: Mapping[str, str]  # what the layers were chosen for, as far as the model says
 
 
 def read_report(model: Path, timeout: float = 600, libraries: Sequence[str] = ()) -> ModelReport:
@@ -54,7 +54,7 @@ def read_report(model: Path, timeout: float = 600, libraries: Sequence[str] = ()
         libraries: Paths of other custom-op libraries.
 
     Returns:
-        Inputs, outputs, kernels and device.
+        Inputs, outputs, kernels and metadata.
 
     Raises:
         FindingError: If the model does not open.
@@ -70,7 +70,7 @@ def read_report(model: Path, timeout: float = 600, libraries: Sequence[str] = ()
         result["outputs"],
         {key: tuple(found) for key, found in kernels.items()},
         variable,
-        result["device"],
+        result["metadata"],
     )
 
 

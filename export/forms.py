@@ -7,12 +7,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal, get_args
 
-from ..ort_ops import cuda_status
+from ..ort_ops import cuda_status, takes_unproven_kernels
 from ..ort_ops.format.condensed import CondensedWeight
 from ..ort_ops.format.conv_geometry import ConvGeometry
 from .cost_model import CostModel
 from .dimensions import MAX_SIZE, Dims, require_sizes
-from .gpu_cost import CUDA, GpuCostModel, device_of, find_gpu
+from .gpu_cost import CountedKernel, GpuCostModel
+from .gpus import CUDA, device_of, find_gpu
 from .quantized_costs import Form
 from .report import Decision, LayerReport, PredictedTimes
 from .row_groups import MAX_GROUPS, split_rows
@@ -53,6 +54,7 @@ class Choice:
         reason: for the report.
         speedup: predicted time of dense over that of the form; None where nothing was predicted.
         times: that were predicted.
+        kernel: name of the one that a condensed layer was counted with, on a GPU.
 
     """
 
@@ -60,6 +62,7 @@ class Choice:
     reason: str
     speedup: float | None = None
     times: PredictedTimes | None = None
+    kernel: str = ""
 
 
 @dataclass(frozen=True)
@@ -72,6 +75,7 @@ class Chooser:
         portable: whether only standard operators may be used.
         costs: what "auto" decides by, for a number of threads.
         dims: sizes of symbolic dimensions by name.
+        precision: what the graph computes in that is chosen for.
         tokens: value of every other symbolic dimension: 1 in a language model with a cache, most of
             whose runs decode one token.
 
@@ -82,6 +86,7 @@ class Chooser:
     portable: bool = False
     costs: CostModel | GpuCostModel = field(default_factory=CostModel.of_this_machine)
     dims: Dims = field(default_factory=dict)
+    precision: str = "float32"
     tokens: int = TOKENS
 
     @classmethod
@@ -102,7 +107,7 @@ class Chooser:
 
         Raises:
             ValueError: an option is out of its range.
-            ExportError: the user's calibration cannot be read.
+            ExportError: the user's calibration cannot be read, or the GPU lacks the precision.
 
         """
         known = next((known for known in POLICIES if known == policy), None)
@@ -120,11 +125,14 @@ class Chooser:
         require_sizes(dims)
         kind, name = device_of(device)
         if kind != CUDA:
-            return cls(known, batch, portable, CostModel.of_this_machine(threads), dims)
+            costs = CostModel.of_this_machine(threads)
+            return cls(known, batch, portable, costs, dims, precision)
         if threads != 1:
             raise ValueError(f"threads is {threads}, but layers are chosen for a GPU; leave it out")
-        gpu, origin = find_gpu(name, () if name else cuda_status().devices)
-        return cls(known, batch, portable, GpuCostModel(gpu, precision, origin), dims)
+        status = None if name else cuda_status()
+        gpu, remark = find_gpu(name, status.devices, status.facts) if status else find_gpu(name, ())
+        gpu_costs = GpuCostModel(gpu, precision, remark, takes_unproven_kernels())
+        return cls(known, batch, portable, gpu_costs, dims, precision)
 
     @property
     def device(self) -> str:
@@ -141,12 +149,11 @@ class Chooser:
         """Choose for a weight that meets ``rows`` rows of X at a time."""
         size = (weight.out_features, weight.in_features)
         dense = self.costs.dense(rows, *size)
-        seconds: dict[Decision, float] = {
-            "condensed": self._seconds(self.groups(weight, rows), rows)
-        }
+        groups = self.groups(weight, rows)
+        seconds: dict[Decision, float] = {"condensed": self._seconds(groups, rows)}
         if weight.active < weight.out_features or self.policy == "structured":
             seconds["structured"] = self.costs.structured(rows, *size, weight.active)
-        choice = self._decide(dense, seconds, _at_rows(rows))
+        choice = self._decide(dense, seconds, _at_rows(rows), self._counted(groups, rows))
         stored = _equal_stored(weight)
         equal = None if stored is None else self.costs.condensed(rows, *size, stored)
         return _with_times(choice, dense, seconds, equal)
@@ -257,25 +264,69 @@ class Chooser:
         """Return a size, a symbolic one as it was given, else ``unknown``."""
         return size if isinstance(size, int) else self.dims.get(str(size), unknown)
 
-    def _decide(self, dense: float, seconds: dict[Decision, float], where: str) -> Choice:
-        """Choose the fastest form, or the one that the policy names."""
+    def _counted(self, groups: Sequence[CondensedWeight], rows: int) -> CountedKernel | None:
+        """Return the kernel of a condensed layer that is trusted least, on a GPU."""
+        costs = self.costs
+        if not isinstance(costs, GpuCostModel):
+            return None
+        kernels = [costs.kernel(rows, g.out_features, g.in_features, g.values.size) for g in groups]
+        return max(kernels, key=lambda kernel: kernel.margin)
+
+    @property
+    def min_gain(self) -> float:
+        """How much faster than dense a form must be predicted to be, unless its kernel says."""
+        return self.costs.dense_margin if isinstance(self.costs, GpuCostModel) else MIN_GAIN
+
+    def _decide(
+        self,
+        dense: float,
+        seconds: dict[Decision, float],
+        where: str,
+        counted: CountedKernel | None = None,
+    ) -> Choice:
+        """Choose the fastest form that is trusted to be faster, or the one that the policy names.
+
+        Args:
+            dense: seconds of the dense form.
+            seconds: of the others.
+            where: rows or images, for the reason.
+            counted: kernel of the condensed form, on a GPU.
+
+        """
         if self.policy != "auto":
             speedup = dense / seconds[self.policy] if self.policy != "dense" else None
-            return Choice(self.policy, f"policy {self.policy}", speedup)
+            return Choice(self.policy, f"policy {self.policy}", speedup or None)
         usable = [form for form in seconds if not (self.portable and form == "condensed")]
         if not usable:
             return Choice("dense", "no neuron is ablated, and only standard operators may be used")
-        min_gain, min_saved = MIN_GAIN, MIN_SAVED
-        if isinstance(self.costs, GpuCostModel):
-            min_gain, min_saved = self.costs.min_gain, GPU_MIN_SAVED
-        form = min(usable, key=seconds.__getitem__)
+        gains = dict.fromkeys(usable, self.min_gain)
+        if counted and "condensed" in gains:
+            gains["condensed"] = counted.margin
+        trusted = [form for form in usable if dense / seconds[form] >= gains[form]]
+        form = min(trusted or usable, key=seconds.__getitem__)
         speedup = dense / seconds[form]
-        if speedup < min_gain:
-            return Choice("dense", f"{form} predicted {speedup:.2f}× as fast {where}", None)
+        kernel = ""
+        if counted and form == "condensed":
+            kernel = counted.name
+            where += f" by {kernel}" + (", an estimate" if not counted.measured else "")
+        if not trusted:
+            text = f"{form} predicted {speedup:.2f}× as fast {where}"
+            if speedup == 0:
+                text = f"the time of {kernel} is not known"
+            elif speedup >= 1 and gains[form] > MIN_GAIN:
+                text += f", {gains[form]:.3g}× is asked of it"
+            return Choice("dense", text)
+        min_saved = GPU_MIN_SAVED if isinstance(self.costs, GpuCostModel) else MIN_SAVED
         if dense - seconds[form] < min_saved:
             least = "a microsecond" if min_saved == MIN_SAVED else f"{min_saved * 1e6:.1g} µs"
-            return Choice("dense", f"{form} predicted to save under {least} {where}", None)
-        return Choice(form, f"{speedup:.2g}× predicted {where}", speedup)
+            return Choice("dense", f"{form} predicted to save under {least} {where}")
+        return Choice(form, f"{speedup:.2g}× predicted {where}", speedup, kernel=kernel)
+
+    def counted_on(self, layers: Iterable[LayerReport]) -> tuple[str, ...]:
+        """Say where the times of the kernels come from that layers were counted with, on a GPU."""
+        if self.policy != "auto" or not isinstance(self.costs, GpuCostModel):
+            return ()
+        return self.costs.origins(layer.kernel for layer in layers if layer.kernel)
 
     def groups(self, weight: CondensedWeight, rows: int) -> list[CondensedWeight]:
         """Split a weight of unequal rows where that is predicted to be faster than padding it.
@@ -334,6 +385,8 @@ def _with_times(
     choice: Choice, dense: float, seconds: Mapping[Decision, float], equal_rows: float | None = None
 ) -> Choice:
     chosen = dense if choice.form == "dense" else seconds[choice.form]
+    if not math.isfinite(chosen):
+        return choice
     return replace(choice, times=PredictedTimes(dense, chosen, equal_rows))
 
 

@@ -57,6 +57,7 @@ class LayerReport:
             was predicted.
         times: that the form was chosen by; None where nothing was predicted.
         stored: entries of the form, padding included; None for a dense layer.
+        kernel: that its time was predicted with, where it was chosen for a GPU.
         node: name of a node that reads the weight in the source; empty where none was found.
         counted: whether the weight was computed, so that its zeros are known. Sparsity, active and
             fan_in mean nothing where it was not.
@@ -82,6 +83,7 @@ class LayerReport:
     speedup: float | None = None
     times: PredictedTimes | None = None
     stored: int | None = None
+    kernel: str = ""
     node: str = ""
     counted: bool = True
     mask: MaskSummary | None = field(default=None, repr=False, compare=False)

@@ -8,8 +8,16 @@ from dataclasses import dataclass, replace
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from ..ort_ops.contract import DEVICE_KEY, DOMAIN, DOMAIN_VERSION
+from ..ort_ops.contract import (
+    BATCH_KEY,
+    DEVICE_KEY,
+    DOMAIN,
+    DOMAIN_VERSION,
+    GPU_KEY,
+    PRECISION_KEY,
+)
 from .forms import Chooser
+from .gpu_cost import GpuCostModel
 from .onnx_schema import register_schemas
 from .passes.access import remove_unread_constant
 from .passes.attach_functions import AttachFunctionsPass
@@ -63,7 +71,7 @@ class Lowered:
 def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     """Fold norms and ablated neurons, choose forms, fuse what follows, attach functions.
 
-    The metadata of the model name the device that "auto" chose for.
+    The metadata of the model say what "auto" chose for: device, batch, precision.
     """
     register_schemas()
     # torch's exporter knows no sizes of what it transposes by way of sizes that it computes. The
@@ -93,9 +101,10 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
     AttachFunctionsPass()(model)
     UniqueNamesPass()(model)
     TrimInputsPass()(model)
-    model.metadata_props.pop(DEVICE_KEY, None)
+    for key in (DEVICE_KEY, BATCH_KEY, PRECISION_KEY, GPU_KEY):
+        model.metadata_props.pop(key, None)
     if chooser.policy == "auto" and (our_nodes(model) or formed or chooser.device != "cpu"):
-        model.metadata_props[DEVICE_KEY] = chooser.device
+        model.metadata_props.update(_chosen_for(model, chooser))
     common.ShapeInferencePass(strict_mode=False)(model)
     return Lowered(
         tuple(folds.folded),
@@ -103,6 +112,16 @@ def lower(model: ir.Model, chooser: Chooser, *, fold: bool) -> Lowered:
         formed,
         tuple(fused),
     )
+
+
+def _chosen_for(model: ir.Model, chooser: Chooser) -> dict[str, str]:
+    """Say in metadata what the forms were chosen for."""
+    said = {DEVICE_KEY: chooser.device, PRECISION_KEY: chooser.precision}
+    if any(value.shape and not isinstance(value.shape[0], int) for value in model.graph.inputs):
+        said[BATCH_KEY] = str(chooser.batch)
+    if isinstance(chooser.costs, GpuCostModel):
+        said[GPU_KEY] = chooser.costs.gpu.name
+    return said
 
 
 def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[LayerReport, ...]:
@@ -132,6 +151,7 @@ def final_layers(layers: Iterable[LayerReport], lowered: Lowered) -> tuple[Layer
                 reason=reason,
                 speedup=first.choice.speedup,
                 times=first.choice.times,
+                kernel=first.choice.kernel,
                 stored=sum(entry.stored for entry in parts) if form != "dense" else None,
             )
         )

@@ -262,6 +262,7 @@ def convert(
         measured_threads=chooser.costs.measured_threads,
         quantized_times=chooser.quantized_times(layers),
         device=chooser.device,
+        counted_on=chooser.counted_on(layers),
         precision=precision,
         dense_precision_error=made.dense_error if made else None,
         other_cpu=chooser.other_cpu,
@@ -319,13 +320,13 @@ def _for_own_type(chooser: Chooser, source: Path) -> Chooser:
     """Choose for one token where the source is a decoder; by the costs of a half source's type."""
     if takes_cache(read_proto(source).graph.input):
         chooser = replace(chooser, tokens=1)
-    costs = chooser.costs
-    if not isinstance(costs, GpuCostModel):
-        return chooser
     kinds = {tensor.data_type for tensor in read_proto(source).graph.initializer}
     halves = {onnx.TensorProto.FLOAT16: "float16", onnx.TensorProto.BFLOAT16: "bfloat16"}
-    own = next((name for kind, name in halves.items() if kind in kinds), costs.dtype)
-    return replace(chooser, costs=costs.in_precision(own))
+    own = next((name for kind, name in halves.items() if kind in kinds), chooser.precision)
+    costs = chooser.costs
+    if isinstance(costs, GpuCostModel):
+        costs = costs.in_precision(own)
+    return replace(chooser, costs=costs, precision=own)
 
 
 def _condensed(

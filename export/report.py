@@ -125,6 +125,8 @@ class ExportReport(Printed):
         layer_checks: one for every engine that ran the quantized layers one by one.
         quantized_times: where the times of layers in 8 bits come from; empty where none decided.
         device: that the forms were chosen for, "cpu" or "cuda".
+        counted_on: for a GPU, one line for every kernel that condensed layers were counted with:
+            whether its times are measured or an estimate, and where they come from.
         precision: what the graph computes in, where it was asked for; else float32, or what the
             source computes in.
         dense_precision_error: how far the dense model in that precision is from float32, as a share
@@ -154,6 +156,7 @@ class ExportReport(Printed):
     layer_checks: tuple[LayerCheck, ...] = ()
     quantized_times: str = ""
     device: str = "cpu"
+    counted_on: tuple[str, ...] = ()
     precision: str = "float32"
     dense_precision_error: float | None = None
     other_cpu: str = ""
@@ -218,6 +221,7 @@ class ExportReport(Printed):
         caption += [f"not folded: {line}" for line in self.unfolded]
         if self.cost_model and self.device != "cpu":
             caption.append(f"chosen for {self.device} by {self.cost_model}")
+            caption += self.counted_on
         elif self.cost_model:
             caption.append(origin_of_times(self.cost_model, self.threads, self.measured_threads))
             caption += filter(None, (self.other_cpu,))

@@ -289,6 +289,7 @@ def export(
         measured_threads=chooser.costs.measured_threads,
         quantized_times=chooser.quantized_times(layers),
         device=chooser.device,
+        counted_on=chooser.counted_on(layers),
         precision=precision,
         dense_precision_error=main.made.dense_error if main.made else None,
         other_cpu=chooser.other_cpu,

@@ -9,7 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from .binding import MissingBindingError
-from .cuda import CudaStatus, cuda_status
+from .cuda import CudaDeviceFacts, CudaStatus, cuda_status, takes_unproven_kernels
 from .library import get_library_path
 
 if TYPE_CHECKING:
@@ -24,9 +24,11 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "CudaDeviceFacts",
     "CudaStatus",
     "MissingBindingError",
     "conv_kernel_table",
+    "cuda_kernel_serving",
     "cuda_kernel_table",
     "cuda_status",
     "get_library_path",
@@ -34,6 +36,7 @@ __all__ = [
     "quantized_conv_kernel_table",
     "quantized_kernel_table",
     "register",
+    "takes_unproven_kernels",
 ]
 
 
@@ -111,3 +114,44 @@ def cuda_kernel_table() -> list[CudaKernelRow]:
     from . import _native
 
     return _native.cuda_kernel_table()
+
+
+def cuda_kernel_serving(
+    *,
+    activations: str,
+    in_features: int,
+    out_features: int,
+    weights: int,
+    batch: int,
+    multiprocessors: int,
+    shared_bytes: int,
+    capability: int,
+    unproven: bool,
+) -> CudaKernelRow:
+    """Return the row of that table which a session on a GPU takes for a batch of a CondensedGemm.
+
+    Args:
+        activations: type of X, in which the values are numbers: float32, float16 or bfloat16.
+        in_features: columns of the weight.
+        out_features: rows of it.
+        weights: stored entries.
+        batch: rows of X.
+        multiprocessors: of the GPU.
+        shared_bytes: of shared memory that a block can have there.
+        capability: ten times the major version of its compute capability, and the minor one.
+        unproven: whether kernels may be taken that have not run on a GPU yet.
+
+    """
+    from . import _native
+
+    return _native.cuda_kernel_serving(
+        activations=activations,
+        in_features=in_features,
+        out_features=out_features,
+        weights=weights,
+        batch=batch,
+        multiprocessors=multiprocessors,
+        shared_bytes=shared_bytes,
+        capability=capability,
+        unproven=unproven,
+    )

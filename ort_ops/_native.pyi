@@ -542,6 +542,27 @@ def kernel_table() -> list[KernelRow]:
 def cuda_kernel_table() -> list[CudaKernelRow]:
     """Return the rows of every CUDA kernel, in order of preference."""
 
+def cuda_unproven_requested() -> bool:
+    """Return what FANIN_CUDA_UNPROVEN says; ValueError unless it is on, off or not set."""
+
+def cuda_kernel_serving(
+    *,
+    activations: str,
+    in_features: int,
+    out_features: int,
+    weights: int,
+    batch: int,
+    multiprocessors: int,
+    shared_bytes: int,
+    capability: int,
+    unproven: bool,
+) -> CudaKernelRow:
+    """Return the row that serves a batch of a CondensedGemm on a GPU of these limits.
+
+    ``weights`` are stored ones, numbers of the type of the activations; ``capability`` is 90 for
+    9.0; ``unproven``: whether kernels that have not run on a GPU may be taken.
+    """
+
 def supported_isas() -> list[str]:
     """Return the instruction sets that this CPU has, "scalar" first."""
 
@@ -571,5 +592,9 @@ def cuda_library(folder: str) -> tuple[str, str, int, str]:
     there is none.
     """
 
-def cuda_devices() -> tuple[str, int, list[str]]:
-    """Query the NVIDIA driver: the problem (empty if none), its CUDA version, the device names."""
+def cuda_devices() -> tuple[str, int, list[str], list[dict[str, int]]]:
+    """Query the NVIDIA driver: the problem (empty if none), its CUDA version, names, facts.
+
+    Facts of a device: capability (90 for 9.0), multiprocessors, clock_khz, memory_clock_khz,
+    memory_bus_bits, l2_bytes, shared_bytes (of a block); 0 where the driver does not say.
+    """

@@ -27,6 +27,12 @@ QUANTIZED_OPS = (
 
 DEVICE_KEY = "fanin.device"
 """Metadata of a file: the device that the forms of its layers were chosen for, "cpu" or "cuda"."""
+BATCH_KEY = "fanin.batch"
+"""Metadata of a file: the batch that they were chosen for; absent where the file fixes its own."""
+PRECISION_KEY = "fanin.precision"
+"""Metadata of a file: what the graph computed in that they were chosen for."""
+GPU_KEY = "fanin.gpu"
+"""Metadata of a file: name of the GPU that they were chosen for."""
 
 OPS = (CONDENSED_CONV, CONDENSED_GEMM, *QUANTIZED_OPS)
 OUTPUT = "Y"

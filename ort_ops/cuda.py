@@ -8,6 +8,44 @@ from pathlib import Path
 from .library import get_library_path
 
 
+def takes_unproven_kernels() -> bool:
+    """Return whether sessions take kernels that have not run on a GPU yet.
+
+    The environment variable FANIN_CUDA_UNPROVEN says so: "on", or "off" (the default).
+
+    Raises:
+        ValueError: it says something else.
+
+    """
+    from . import _native
+
+    return _native.cuda_unproven_requested()
+
+
+@dataclass(frozen=True)
+class CudaDeviceFacts:
+    """What the driver says of a GPU; 0 where it does not say.
+
+    Attributes:
+        capability: ten times the major version of its compute capability, and the minor one.
+        multiprocessors: how many it has.
+        hertz: its highest clock.
+        memory_clock_hertz: that of its memory.
+        memory_bus_bits: width of the bus to it.
+        l2_bytes: of its L2 cache.
+        shared_bytes: of shared memory that a block can have.
+
+    """
+
+    capability: int
+    multiprocessors: int
+    hertz: float
+    memory_clock_hertz: float
+    memory_bus_bits: int
+    l2_bytes: int
+    shared_bytes: int
+
+
 @dataclass(frozen=True)
 class CudaStatus:
     """CUDA support of this machine and this build of fanin, without ONNX Runtime's provider.
@@ -20,6 +58,7 @@ class CudaStatus:
         devices: the GPUs with their compute capability, such as ``"NVIDIA H100 (9.0)"``.
         device_problem: why there is no device; empty if there is one.
         remedy: what to do about the first problem; empty if there is none.
+        facts: of each of the devices.
 
     """
 
@@ -30,6 +69,7 @@ class CudaStatus:
     devices: tuple[str, ...]
     device_problem: str
     remedy: str
+    facts: tuple[CudaDeviceFacts, ...] = ()
 
     @property
     def usable(self) -> bool:
@@ -53,7 +93,7 @@ def cuda_status() -> CudaStatus:
     """
     from . import _native
 
-    device_problem, driver_number, devices = _native.cuda_devices()
+    device_problem, driver_number, devices, facts = _native.cuda_devices()
     driver = _version(driver_number)
     try:
         folder = get_library_path().parent
@@ -86,7 +126,28 @@ def cuda_status() -> CudaStatus:
         remedy = f"Install a driver for CUDA {toolkit[0]}."
     elif device_problem:
         remedy = "See what nvidia-smi says; CUDA_VISIBLE_DEVICES may hide the device."
-    return CudaStatus(library, problem, toolkit, driver, tuple(devices), device_problem, remedy)
+    return CudaStatus(
+        library,
+        problem,
+        toolkit,
+        driver,
+        tuple(devices),
+        device_problem,
+        remedy,
+        tuple(map(_facts, facts)),
+    )
+
+
+def _facts(found: dict[str, int]) -> CudaDeviceFacts:
+    return CudaDeviceFacts(
+        capability=found["capability"],
+        multiprocessors=found["multiprocessors"],
+        hertz=1e3 * found["clock_khz"],
+        memory_clock_hertz=1e3 * found["memory_clock_khz"],
+        memory_bus_bits=found["memory_bus_bits"],
+        l2_bytes=found["l2_bytes"],
+        shared_bytes=found["shared_bytes"],
+    )
 
 
 def _version(number: int) -> tuple[int, int] | None:

@@ -2,7 +2,8 @@
 # All checks that need a GPU, in one command of at most ten minutes: builds the kernels for the
 # installed card, compares them and the ops with float64, runs them under compute-sanitizer, and
 # measures them: large layers whose weights are not in the L2 (cold/), whole networks in ONNX Runtime
-# (networks/), and small layers. Both of the former also take kernels that have not run on a GPU yet.
+# (networks/), four layers of a decoder (decoder/), and small layers. The first two also take kernels
+# that have not run on a GPU yet.
 #
 #   tools/gpu_check.sh               results in docs/results/gpu-<card>/, the log beside them
 #   OUT=FOLDER tools/gpu_check.sh    in FOLDER/gpu-<card>/ instead
@@ -89,7 +90,7 @@ if [ -n "$dry" ]; then
     --shapes 640x64 --sparsity 0.9 --batch 1,4,8 --values bfloat16 --activations bfloat16 --rounds 2 \
     --no-convolutions --out "$out/cold"
   step networks 120 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --emulated \
-    --networks mlp-tiny --batches 2 --rounds 2 --out "$out/networks"
+    --networks mlp-tiny,decoder-tiny --batches 2 --rounds 2 --out "$out/networks"
   step bench 120 "$python" -m fanin bench cuda --emulated --shapes 64x40 --sparsity 0.9 \
     --batch 1,20,64 --rounds 2 --no-convolutions --out "$out"
 else
@@ -101,12 +102,15 @@ else
   done
   step ops 50 "${tests[@]}" tests/ort_ops/test_op_cuda_device.py -k 'not cpu'
   # The layers and targets of docs/cuda.md, the sparsity that matters more first.
-  step cold 200 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
+  step cold 170 env FANIN_CUDA_UNPROVEN=on "$python" -m fanin bench cuda --launch ring \
     --shapes 4096x14336,14336x4096,4096x4096,8192x28672 --sparsity 0.9,0.8 \
     --batch 1,4,8,16,32,64,128 --values bfloat16 --activations bfloat16 --no-convolutions \
-    --time 180 --out "$out/cold"
+    --time 150 --out "$out/cold"
   step networks 140 env FANIN_CUDA_UNPROVEN=on "$python" tools/gpu_networks.py --time 100 \
     --out "$out/networks"
+  # Of the other networks, a token takes too little to show what it reads.
+  step decoder 180 "$python" tools/gpu_networks.py --networks decoder --batches 1 \
+    --precisions float16 --out "$out/decoder"
   step bench 600 "$python" -m fanin bench cuda --time "$((limit - SECONDS - 25))" --out "$out"
 fi
 if grep -qE '(^|: )(condensed|kernel-[a-z]+|session-condensed|all-condensed) is excluded' "$log"; then failed=1; fi

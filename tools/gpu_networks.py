@@ -2,21 +2,23 @@
 """Measure whole networks in ONNX Runtime's CUDA provider: ``--device cuda`` against dense.
 
     python tools/gpu_networks.py --out results
+    python tools/gpu_networks.py --out results --networks decoder --batches 1 --precisions float16
     python tools/gpu_networks.py --out rehearsal --emulated --networks mlp-tiny --batches 2
 
-Networks of ``fanin bench zoo`` at their sparsities. Both sides are in the same precision; float32
-is TF32, ONNX Runtime's default. Inputs and outputs are on the device. With
-``FANIN_CUDA_UNPROVEN=on`` a third file has all layers condensed. ``--emulated`` rehearses on the
-CPU; then times mean nothing.
+Networks of ``fanin bench zoo`` at their sparsities, and ``decoder``: four Llama-style layers of
+4,096 features that compute one token, 90 % sparse (``decoder-tiny`` rehearses it). Both sides are
+in the same precision; float32 is TF32, ONNX Runtime's default. Inputs and outputs are on the
+device. With ``FANIN_CUDA_UNPROVEN=on`` a third file of a network of the zoo has all layers
+condensed. ``--emulated`` rehearses on the CPU; then times mean nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +33,21 @@ from fanin.deploy.bench.requirements import require
 from fanin.deploy.bench.results.case import Case, make_case
 from fanin.deploy.bench.results.result import Recorder
 from fanin.deploy.bench.suites.zoo_models import ZOO, export_zoo_model
-from fanin.export import convert
+from fanin.export import convert, export
+from fanin.ort_ops import takes_unproven_kernels
+
+DECODERS = {
+    "decoder": {},
+    "decoder-tiny": {
+        "hidden": 64,
+        "intermediate": 96,
+        "layers": 2,
+        "heads": 4,
+        "kv_heads": 2,
+        "past": 8,
+    },
+}
+"""Sizes of decoder stacks."""
 
 # Of dense float32 on the CPU: what TF32 and the order of sums make of a deep network.
 TOLERANCE = 2e-3
@@ -68,29 +84,95 @@ def main() -> None:
     save_result(result, options.out)
 
 
+@dataclass(frozen=True)
+class Network:
+    """A network to measure.
+
+    Attributes:
+        sample: shape of a sample.
+        sparsity: of its weights.
+        exact: computes the outputs in float32.
+        files: writes its forms for a batch and a precision, dense first.
+
+    """
+
+    sample: tuple[int, ...]
+    sparsity: float
+    exact: Callable[[Mapping[str, np.ndarray]], Sequence[np.ndarray]]
+    files: Callable[[int, str], dict[str, Path]]
+
+
 def network_cases(
     name: str, folder: Path, device: Device, timing: Timing, options: argparse.Namespace
 ) -> Iterator[Case]:
     """Measure a network at each precision and batch."""
-    entry = ZOO[name]
-    path = export_zoo_model(name, folder, entry.sparsity, entry.ablated, 1)
-    dense = path.with_name(f"{path.stem}.dense.onnx")
+    make = decoder_network if name in DECODERS else zoo_network
+    network = make(name, folder, "cuda:h200" if device.emulated else "cuda")
     for batch in map(int, options.batches.split(",")):
         rng = np.random.default_rng(batch)
         timed, fresh = (
-            {"x": rng.standard_normal((batch, *entry.sample), np.float32)} for _ in "12"
+            {"x": rng.standard_normal((batch, *network.sample), np.float32)} for _ in "12"
         )
-        exact = reference(dense)
-        problem = Problem.of(timed, fresh, exact, tolerance=TOLERANCE)
-        shape = exact(timed)[0].shape
+        problem = Problem.of(timed, fresh, network.exact, tolerance=TOLERANCE)
+        shape = network.exact(timed)[0].shape
         for precision in options.precisions.split(","):
             engines = [
                 engine(form, file, device, shape, precision)
-                for form, file in files(dense, folder, device, batch, precision).items()
+                for form, file in network.files(batch, precision).items()
             ]
             measured, _ = measure(engines, problem, timing)
             title = f"{name}, batch {batch}, {'TF32' if precision == 'float32' else precision}"
-            yield make_case(title, batch, entry.sparsity, {"type": precision}, measured, None)
+            yield make_case(title, batch, network.sparsity, {"type": precision}, measured, None)
+
+
+def zoo_network(name: str, folder: Path, place: str) -> Network:
+    """Export a network of the zoo, to convert it for every batch and precision."""
+    entry = ZOO[name]
+    path = export_zoo_model(name, folder, entry.sparsity, entry.ablated, 1)
+    dense = path.with_name(f"{path.stem}.dense.onnx")
+
+    def files(batch: int, precision: str) -> dict[str, Path]:
+        forms: dict[str, dict[str, Any]] = {
+            "dense": {"policy": "dense"},
+            "condensed": {"policy": "auto", "device": place, "batch": batch},
+        }
+        if takes_unproven_kernels():
+            forms["all-condensed"] = {"policy": "condensed"}
+        paths = {form: folder / f"{form}-{precision}-{batch}.onnx" for form in forms}
+        for form, settings in forms.items():
+            convert(dense, paths[form], precision=precision, verify=False, **settings)
+        return paths
+
+    return Network(entry.sample, entry.sparsity, reference(dense), files)
+
+
+def decoder_network(name: str, folder: Path, place: str) -> Network:
+    """Build a decoder stack; at full size it has 3.5 GB, so every file is exported once."""
+    import torch
+    from _decoder_stack import StackSizes, decoder_stack
+
+    sizes = StackSizes(**DECODERS[name])
+    stack = decoder_stack(sizes)
+
+    def exact(inputs: Mapping[str, np.ndarray]) -> Sequence[np.ndarray]:
+        with torch.no_grad():
+            return [stack(torch.from_numpy(inputs["x"])).double().numpy()]
+
+    def files(batch: int, precision: str) -> dict[str, Path]:
+        path = folder / f"{name}-{precision}-{batch}.onnx"
+        report = export(
+            stack,
+            torch.randn(2, sizes.hidden),
+            path,
+            device=place,
+            batch=batch,
+            precision=precision,
+            dense_baseline=True,
+            verify=False,
+        )
+        return {"dense": Path(str(report.dense_path)), "condensed": path}
+
+    return Network((sizes.hidden,), sizes.sparsity, exact, files)
 
 
 def reference(dense: Path) -> Any:
@@ -103,21 +185,6 @@ def reference(dense: Path) -> Any:
         return [opened.run(None, {source.name: inputs["x"]})[0].astype(np.float64)]
 
     return right
-
-
-def files(dense: Path, folder: Path, device: Device, batch: int, precision: str) -> dict[str, Path]:
-    """Write the forms of a network, dense first."""
-    place = "cuda:h200" if device.emulated else "cuda"
-    forms: dict[str, dict[str, Any]] = {
-        "dense": {"policy": "dense"},
-        "condensed": {"policy": "auto", "device": place, "batch": batch},
-    }
-    if os.environ.get("FANIN_CUDA_UNPROVEN") == "on":
-        forms["all-condensed"] = {"policy": "condensed"}
-    paths = {form: folder / f"{form}-{precision}-{batch}.onnx" for form in forms}
-    for form, settings in forms.items():
-        convert(dense, paths[form], precision=precision, verify=False, **settings)
-    return paths
 
 
 def engine(form: str, file: Path, device: Device, shape: Sequence[int], kind: str) -> CudaEngine:

@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from ...ort_ops.contract import COMPUTE_FLOAT32
 from ...ort_ops.format.condensed import CondensedWeight
-from ..forms import IMAGE_SIZE, MIN_GAIN, Choice, Chooser
+from ..forms import IMAGE_SIZE, Choice, Chooser
 from ..report import Decision
 from .access import graph_of, input_of, label_of
 from .conv_layouts import find_borders, settle_forms
@@ -105,7 +105,7 @@ class ChooseFormsPass(ResultPass[FormsResult]):
             times = self.chooser.conv_seconds(weight, read_geometry(node), shape)
             if self.chooser.portable:
                 del times["condensed"]
-            times["dense"] /= MIN_GAIN
+            times["dense"] /= self.chooser.min_gain
             seconds[id(node)] = times
         reorder = self.chooser.batch * self.chooser.costs.convolutions.reorder
         return settle_forms(seconds, find_borders(model, IMAGE_SIZE), reorder)

@@ -30,7 +30,7 @@ _QUANTIZED = frozenset(
 _INFINITE = 1e30
 """Constants from here on stand for infinity, as in attention masks; the largest number does too."""
 
-_LARGEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120}
+LARGEST = {"float16": 65504.0, "bfloat16": 2.0**128 - 2.0**120}
 _SMALLEST = {"float16": 2.0**-24, "bfloat16": 2.0**-133}
 
 _NAMED = 3
@@ -248,7 +248,7 @@ class _Conversion:
                     f"{name} holds {largest:g}, too large for {self.precision}; bfloat16 has "
                     "float32's range"
                 )
-            limit = _LARGEST[self.precision]
+            limit = LARGEST[self.precision]
             rounded[lost] = (np.sign(array[lost]) * limit).astype(kind)
             self._clamped.append(name)
         elif array.size == 1 and array.any() and not rounded.any():

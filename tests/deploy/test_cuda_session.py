@@ -156,9 +156,10 @@ def test_the_doctor_runs_the_op_on_a_complete_installation(machine, monkeypatch)
 def chosen_for(tmp_path, save_condensed):
     """Write a model whose layers were chosen for a device."""
 
-    def write(device):
+    def write(device, **more):
         model = onnx.load(save_condensed())
-        onnx.helper.set_model_props(model, {"fanin.device": device})
+        said = {"device": device, **more}
+        onnx.helper.set_model_props(model, {f"fanin.{key}": text for key, text in said.items()})
         path = tmp_path / f"{device}.onnx"
         onnx.save(model, path)
         return path
@@ -198,3 +199,25 @@ def test_the_doctor_compares_the_device_of_a_model_with_the_machine(machine, cho
     machine(USABLE)
     assert device(chosen_for("cpu")).remedy == "Export it again with --device cuda."
     assert device(chosen_for("cuda")).detail == "layers were chosen for cuda"
+    made = chosen_for("cuda", gpu="NVIDIA H200", batch="8", precision="float16")
+    assert device(made).detail == "layers were chosen for cuda (NVIDIA H200), batch 8, float16"
+
+
+def test_the_doctor_compares_a_batch_with_the_one_of_the_model(machine, chosen_for):
+    def batch(path, size):
+        checks = {check.name: check for check in check_model_file(path, batch=size)}
+        return checks.get("its batch")
+
+    machine(USABLE)
+    made = chosen_for("cuda", batch="8")
+    for near in (3, 8, 31):
+        found = batch(made, near)
+        assert (found.detail, found.remedy) == ("layers were chosen for batch 8", "")
+    for far in (2, 32):
+        found = batch(made, far)
+        assert found.ok
+        assert found.detail.startswith("the model's layers were chosen for batch 8; at batch ")
+        assert found.remedy == f"Export it again with --batch {far}."
+    assert batch(made, None) is None
+    assert batch(chosen_for("cuda"), 4) is None
+    assert cuda.batch_mismatch({"fanin.batch": "many"}, 4) is None

@@ -230,7 +230,7 @@ def test_the_command_shows_a_row_for_each_layer(network, monkeypatch):
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
-    [(["--threads", 2], "goes with a model"), (["m.onnx", "--batch", 2], "goes with --threads")],
+    [(["--threads", 2], "goes with a model"), (["--batch", 2], "goes with a model")],
 )
 def test_options_without_their_companion_are_refused(arguments, message):
     done = run(*arguments)

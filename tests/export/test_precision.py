@@ -132,11 +132,55 @@ def test_a_range_that_float16_lacks_is_refused_and_bfloat16_named(tmp_path):
     nodes.graph.node[-1].output[0] = "y"
     onnx.save(nodes, source)
     out = tmp_path / "half.onnx"
-    with pytest.raises(ExportError, match=r"in float16 the dense model itself differs .* bfloat16"):
+    with pytest.raises(ExportError, match=r"Gemm 'MatMul_h' reaches 7\S+, .* 65504; take bfloat16"):
         convert(source, out, precision="float16", policy="condensed")
     assert not out.exists()
     convert(source, out, precision="bfloat16", policy="condensed")
     assert out.exists()
+
+
+def test_a_loss_of_all_digits_is_refused(tmp_path):
+    # Of float16 nothing is left under 3e-8, and of bfloat16 all is.
+    nodes = [node("MatMul", ["x", "w1"], "h"), node("MatMul", ["h", "w2"])]
+    arrays = {"w1": W1 * np.float32(1e-9), "w2": W2}
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, y=("batch", 20))
+    with pytest.raises(ExportError, match=r"in float16 the dense model itself differs .* bfloat16"):
+        convert(source, tmp_path / "half.onnx", precision="float16")
+    convert(source, tmp_path / "half.onnx", precision="bfloat16")
+
+
+def test_numbers_that_stand_for_infinity_are_no_overflow(tmp_path):
+    mask = np.where(np.arange(32) < 20, 0, -1e9).astype(np.float32)
+    nodes = [
+        node("MatMul", ["x", "w1"], "h"),
+        node("Where", ["low", "h", "far"], "m"),
+        node("Softmax", ["m"]),
+    ]
+    arrays = {"w1": W1, "low": mask == 0, "far": np.float32(-1e9)}
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, y=("batch", 32))
+    report = convert(source, tmp_path / "half.onnx", precision="float16", policy="condensed")
+    assert any("set to its nearest number: far" in note for note in report.notes)
+
+
+def test_what_the_reference_evaluator_cannot_run_is_said(tmp_path):
+    # Its GatherElements is np.choose, which takes 64 arrays.
+    nodes = [
+        node("MatMul", ["x", "w1"], "h"),
+        node("GatherElements", ["table", "picks"], "g", axis=0),
+        node("ReduceSum", ["g", "axis"], "s", keepdims=0),
+        node("Add", ["h", "s"]),
+    ]
+    arrays = {
+        "w1": W1,
+        "table": np.ones((100, 32), np.float32),
+        "picks": np.full((70, 32), 99, np.int64),
+        "axis": np.array([0]),
+    }
+    source = write_model(tmp_path / "in.onnx", nodes, arrays, y=("batch", 32))
+    out = tmp_path / "half.onnx"
+    report = convert(source, out, precision="bfloat16", policy="condensed")
+    assert any("reference: it does not run this model" in line for line in report.not_checked)
+    assert sum("rounded to bfloat16" in check.engine for check in report.parity) == 4
 
 
 def test_a_weight_too_large_is_named(tmp_path):

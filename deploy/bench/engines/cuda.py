@@ -37,6 +37,7 @@ _LEAST_CALLS, _MOST_CALLS = 4, 40
 _FLUSHED_BYTES = 256 << 20
 _RING_BYTES = 300 << 20
 _EMULATED_COPIES = 2
+_BFLOAT16_MAJOR = 8  # compute capability that has it
 
 Call = Callable[[], "Tensor"]
 """Launches the layer on the device's stream and returns y."""
@@ -115,13 +116,14 @@ class Device:
         big = torch.empty(1 << 29, dtype=torch.uint8, device=self.place).random_(255)
         other = torch.empty_like(big)
         matrix = torch.randn(4096, 4096, device=self.place)
-        half = matrix.bfloat16()
+        kind = "bfloat16" if card.major >= _BFLOAT16_MAJOR else "float16"
+        half = matrix.to(getattr(torch, kind))
 
         def best(call: Callable[[], object]) -> float:
             call()
             return min(self.seconds(call) for _ in range(5))
 
-        products = {"float32": best(lambda: matrix @ matrix), "bfloat16": best(lambda: half @ half)}
+        products = {"float32": best(lambda: matrix @ matrix), kind: best(lambda: half @ half)}
         return {
             "device": card.name,
             "compute_capability": f"{card.major}.{card.minor}",

@@ -64,7 +64,8 @@ class BenchCudaSpec:
     in the order of ``sparsities``, and none begins after ``budget`` seconds. ``emulated`` runs the
     kernels' programs on the host instead, and everything else on the CPU: a rehearsal, whose times
     mean nothing. ``convolutions`` adds two of ResNet-50, in ONNX Runtime. ``conditions`` as in
-    Timing; cold is with the L2 flushed.
+    Timing; cold is with the L2 flushed. ``ring_kernels``: rings are also of each kernel whose row
+    in the dispatch table has the batch, and of dense in TF32.
     """
 
     shapes: tuple[tuple[int, int], ...] = ((3072, 768), (768, 3072))
@@ -79,6 +80,7 @@ class BenchCudaSpec:
     conditions: tuple[str, ...] = CONDITIONS[:1]
     budget: float | None = None
     emulated: bool = False
+    ring_kernels: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -177,7 +179,7 @@ def _measure_layer(
     dense = DenseWeight(device, weight)
     exact = None if device.emulated else dense.exact
     problem = layer_problem(weight, batch, spec.seed, exact)
-    engines = _engines(device, weight, dense, batch, kind, launch)
+    engines = _engines(device, weight, dense, batch, kind, launch, ring_kernels=spec.ring_kernels)
     measured, _ = measure(engines, problem, spec.timing())
     packed = device.binding.PackedGemm(
         **layer_arrays(weight), activations=kind, min_batch=batch, max_batch=batch
@@ -199,7 +201,14 @@ def _layer(spec: BenchCudaSpec, setting: tuple[tuple[int, int], float, float]) -
 
 
 def _engines(
-    device: Device, weight: CondensedWeight, dense: DenseWeight, batch: int, kind: str, launch: str
+    device: Device,
+    weight: CondensedWeight,
+    dense: DenseWeight,
+    batch: int,
+    kind: str,
+    launch: str,
+    *,
+    ring_kernels: bool,
 ) -> list[Engine]:
     """List everything that computes the layer, dense first; of a ring, what it is for.
 
@@ -223,15 +232,23 @@ def _engines(
         ),
     ]
     for row in device.binding.kernel_table():
-        if row["activations"] == kind and _is_measured(row["layout"], weight, batch, kind, launch):
+        served = row["min_batch"] <= batch <= (row["max_batch"] or batch)
+        if launch == "ring" and ring_kernels:
+            measured = served and _fits(row["layout"], weight, kind)
+        else:
+            measured = _is_measured(row["layout"], weight, batch, kind, launch)
+        if row["activations"] == kind and measured:
             make = condensed(device, weight, kind, row["name"])
             name = f"kernel-{row['layout']}"
             engines.append(engine(name, row["name"], make, weight_bytes=nbytes["condensed"]))
+    tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
+    of_dense = {"precision": _TF32, "weight_bytes": nbytes["dense"]}
     if launch == "ring":
+        if ring_kernels and kind == "float32":
+            engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, **of_dense))
         return engines
     if kind == "float32":
-        tf32 = lambda x: dense.linear(x, tf32=True)  # noqa: E731
-        engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, precision=_TF32))
+        engines.append(engine("dense-tf32", f"{linear}, TF32", tf32, **of_dense))
         engines.append(engine("dense-bfloat16", linear, dense.linear, dtype="bfloat16"))
     elif batch >= _SEMI_STRUCTURED_FROM:
         engines.append(SemiStructuredEngine(dense, device, launch, kind))
@@ -249,7 +266,11 @@ def _is_measured(layout: str, weight: CondensedWeight, batch: int, kind: str, la
         return layout == "stream" and batch <= _FEW_SAMPLES
     if layout == "delta":
         return batch <= _FEW_SAMPLES
-    # Tensor cores take both operands in the same type.
+    return _fits(layout, weight, kind)
+
+
+def _fits(layout: str, weight: CondensedWeight, kind: str) -> bool:
+    """Tell whether a kernel can compute the layer: tensor cores take operands of one type."""
     return layout != "expand" or weight.values.dtype.name == kind
 
 

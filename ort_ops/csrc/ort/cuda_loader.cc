@@ -51,15 +51,33 @@ struct Driver {
   }
 };
 
-std::string describe(const Driver& driver, int ordinal) {
-  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
-  int device = 0, major = 0, minor = 0;
+// Adds the name of a device and what is known of it.
+void describe(const Driver& driver, int ordinal, CudaDevices& devices) {
+  int device = 0;
   char name[256] = "unknown device";
-  if (driver.device(&device, ordinal) != 0) return name;
+  CudaDeviceFacts facts;
+  if (driver.device(&device, ordinal) != 0) {
+    devices.names.emplace_back(name);
+    devices.facts.push_back(facts);
+    return;
+  }
   driver.name(name, sizeof name, device);
-  driver.attribute(&major, kMajor, device);
-  driver.attribute(&minor, kMinor, device);
-  return std::string(name) + " (" + std::to_string(major) + "." + std::to_string(minor) + ")";
+  const auto attribute = [&](int number) {
+    int value = 0;
+    return driver.attribute(&value, number, device) == 0 ? value : 0;
+  };
+  // CU_DEVICE_ATTRIBUTE_...: COMPUTE_CAPABILITY_MAJOR, _MINOR
+  const int major = attribute(75), minor = attribute(76);
+  facts.capability = 10 * major + minor;
+  facts.multiprocessors = attribute(16);   // MULTIPROCESSOR_COUNT
+  facts.clock_khz = attribute(13);         // CLOCK_RATE
+  facts.memory_clock_khz = attribute(36);  // MEMORY_CLOCK_RATE
+  facts.memory_bus_bits = attribute(37);   // GLOBAL_MEMORY_BUS_WIDTH
+  facts.l2_bytes = attribute(38);          // L2_CACHE_SIZE
+  facts.shared_bytes = attribute(97);      // MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
+  devices.names.push_back(std::string(name) + " (" + std::to_string(major) + "." +
+                          std::to_string(minor) + ")");
+  devices.facts.push_back(facts);
 }
 
 }  // namespace
@@ -134,7 +152,7 @@ CudaDevices cuda_devices() {
     devices.problem = "the NVIDIA driver reports: " + driver.text(error);
     return devices;
   }
-  for (int i = 0; i < count; ++i) devices.names.push_back(describe(driver, i));
+  for (int i = 0; i < count; ++i) describe(driver, i, devices);
   if (count == 0) devices.problem = "the NVIDIA driver reports no device";
   return devices;
 }

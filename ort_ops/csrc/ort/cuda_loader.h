@@ -31,10 +31,22 @@ std::string cuda_library_path(const std::string& folder);
 // still fork.
 CudaLoad load_cuda_library(const std::string& folder);
 
+// What the driver says of a device; 0 where it does not say.
+struct CudaDeviceFacts {
+  int capability = 0;  // ten times the major version, and the minor one
+  int multiprocessors = 0;
+  int clock_khz = 0;
+  int memory_clock_khz = 0;
+  int memory_bus_bits = 0;
+  int l2_bytes = 0;
+  int shared_bytes = 0;  // that a block can ask for
+};
+
 struct CudaDevices {
   int driver_version = 0;          // the CUDA version that it supports, 1000 * major + 10 * minor
   std::vector<std::string> names;  // "NVIDIA H100 (9.0)"
-  std::string problem;             // why there is none
+  std::vector<CudaDeviceFacts> facts;  // of each
+  std::string problem;                 // why there is none
 };
 
 // Queries the driver, and initializes it.

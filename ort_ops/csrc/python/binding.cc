@@ -17,11 +17,11 @@
 #include "core/gemm.h"
 #include "core/packed_cache.h"
 #include "core/thread_executor.h"
-#include "cuda/kernel_table.h"
 #include "kernels/dispatch.h"
 #include "ort/cuda_loader.h"
 #include "python/arrays.h"
 #include "python/conv.h"
+#include "python/cuda_dispatch.h"
 #include "python/limits.h"
 #include "python/quantized.h"
 #include "python/quantized_conv.h"
@@ -254,33 +254,13 @@ PYBIND11_MODULE(_native, module) {
   bind_conv(module);
   bind_quantized(module);
   bind_quantized_conv(module);
+  bind_cuda_dispatch(module);
   module.def("run_plain", &run_plain_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
              "bias"_a, "in_features"_a, "out_features"_a, "x"_a, "residual"_a = py::none(),
              "clip_min"_a = -infinity, "clip_max"_a = infinity, "compute"_a = "float32");
   module.def("content_hash", &content_hash_arrays, py::kw_only(), "values"_a, "indices"_a, "rows"_a,
              "bias"_a, "in_features"_a, "out_features"_a);
-  py::class_<cuda::KernelRow>(module, "CudaKernelRow")
-      .def_property_readonly("name", [](const cuda::KernelRow& row) { return row.name; })
-      .def_property_readonly("op", [](const cuda::KernelRow& row) { return cuda::op_name(row.op); })
-      .def_property_readonly(
-          "layout", [](const cuda::KernelRow& row) { return cuda::layout_name(row.layout); })
-      .def_property_readonly(
-          "activations",
-          [](const cuda::KernelRow& row) { return value_type_name(row.activations); })
-      .def_property_readonly("min_batch",
-                             [](const cuda::KernelRow& row) { return row.batches.min; })
-      .def_property_readonly("max_batch",
-                             [](const cuda::KernelRow& row) { return limit(row.batches.max); })
-      .def_property_readonly("shared_samples",
-                             [](const cuda::KernelRow& row) { return row.shared_samples; })
-      .def_property_readonly("proven", [](const cuda::KernelRow& row) { return row.proven; })
-      .def("__repr__", [](const cuda::KernelRow& row) {
-        return "<CudaKernelRow " + std::string(row.name) + ">";
-      });
-
   module.def("kernel_table", [] { return std::vector<KernelRow>(kernel_table()); });
-  module.def("cuda_kernel_table",
-             [] { return std::vector<cuda::KernelRow>(cuda::kernel_table()); });
   module.def("supported_isas", [] {
     std::vector<std::string> names;
     for (Isa isa : supported_isas()) names.emplace_back(isa_name(isa));
@@ -311,7 +291,19 @@ PYBIND11_MODULE(_native, module) {
       "folder"_a);
   module.def("cuda_devices", [] {
     const ort::CudaDevices devices = ort::cuda_devices();
-    return py::make_tuple(devices.problem, devices.driver_version, devices.names);
+    std::vector<py::dict> facts;
+    for (const ort::CudaDeviceFacts& found : devices.facts) {
+      py::dict fact;
+      fact["capability"] = found.capability;
+      fact["multiprocessors"] = found.multiprocessors;
+      fact["clock_khz"] = found.clock_khz;
+      fact["memory_clock_khz"] = found.memory_clock_khz;
+      fact["memory_bus_bits"] = found.memory_bus_bits;
+      fact["l2_bytes"] = found.l2_bytes;
+      fact["shared_bytes"] = found.shared_bytes;
+      facts.push_back(fact);
+    }
+    return py::make_tuple(devices.problem, devices.driver_version, devices.names, facts);
   });
   module.def("cpu_quota", &cpu_quota, "root"_a = "");
   module.def("select_isa", [] { return std::string(isa_name(select_isa())); });

@@ -29,7 +29,12 @@ def doctor(
         ),
     ] = None,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Show that for this batch, too, not for 1 alone.")
+        int | None,
+        typer.Option(
+            min=1,
+            help="Compare this batch with the one that MODEL's layers were chosen for; with "
+            "--threads, plan for it as well, not for 1 alone.",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
     custom_op_library: CustomOpLibraries = None,
@@ -38,15 +43,14 @@ def doctor(
     from ..deploy.doctor import check_model_file, check_plan, run_checks
     from ..deploy.doctor_print import check_lines, findings
 
-    if threads is None and batch is not None:
-        raise typer.BadParameter("it goes with --threads", param_hint="--batch")
-    if model is None and threads is not None:
-        raise typer.BadParameter("it goes with a model", param_hint="--threads")
+    for option, value in (("--batch", batch), ("--threads", threads)):
+        if model is None and value is not None:
+            raise typer.BadParameter("it goes with a model", param_hint=option)
     checks = run_checks()
     plan = None
     if model is not None:
         libraries = custom_op_library or ()
-        of_model = check_model_file(model, libraries)
+        of_model = check_model_file(model, libraries, batch)
         checks += of_model
         if threads is not None and of_model[0].ok:
             check, plan = check_plan(model, threads, sorted({1, batch or 1}), libraries)

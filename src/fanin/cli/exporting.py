@@ -349,7 +349,7 @@ def calibrate(
         str,
         typer.Option(
             help="cuda measures this machine's GPU instead, for fanin export --device cuda, into "
-            "OUT.cuda.json: layers of up to 16 rows."
+            "OUT.cuda.json: large layers, dense and by each kernel, read from memory."
         ),
     ] = "cpu",
 ) -> None:
@@ -408,7 +408,7 @@ def calibrate(
 def _calibrate_cuda(calibration: Path) -> None:
     from ..deploy import SessionError
     from ..deploy.bench.suites.calibrate_cuda import calibrate_cuda
-    from ..export.gpu_cost import gpu_table_path, save_gpu
+    from ..export.gpus import gpu_table_path, save_gpu
 
     table = gpu_table_path(calibration)
     with readable(SessionError, OSError):
@@ -416,9 +416,10 @@ def _calibrate_cuda(calibration: Path) -> None:
         output_path(table)
         gpu = calibrate_cuda(progress=say)
         save_gpu(gpu, table)
+    factors = ", ".join(f"{family} {factor:.2g}" for family, factor in gpu.factors.items())
     typer.echo(
-        f"Wrote {table}: on {gpu.name}, dense layers take {gpu.dense_factor:.2g} times and "
-        f"condensed ones {gpu.condensed_factor:.2g} times what is known of an H200 lets expect"
+        f"Wrote {table}: times on {gpu.name}, as multiples of what is expected from an H200's: "
+        f"{factors}"
     )
 
 
