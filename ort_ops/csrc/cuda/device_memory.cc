@@ -87,7 +87,9 @@ DeviceMemory::DeviceMemory(const Blob& blob, int device)
     cudaGetLastError();
     throw OutOfDeviceMemory(size_, device);
   }
-  const cudaError_t error = cudaMemcpy(data_, blob.bytes.data(), size_, cudaMemcpyHostToDevice);
+  cudaError_t error = cudaMemcpy(data_, blob.bytes.data(), size_, cudaMemcpyHostToDevice);
+  // Of pageable memory, the end may still be on its way, for which a session's streams do not wait.
+  if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
   if (error != cudaSuccess) cudaFree(data_);
   check(error, "copying a packed layer to the device");
 }
