@@ -192,3 +192,15 @@ def test_a_device_with_invalid_resources_is_refused(layout, device):
     layer = Layer.random(np.random.default_rng(0), 9, 4, 2, 4)
     with pytest.raises(ValueError, match="a device has multiprocessors, clusters of 1 to 8 blocks"):
         run(layout, layer, np.zeros((1, 9), np.float32), **device)
+
+
+@pytest.mark.parametrize("layout", ["panel", "expand"])
+@pytest.mark.parametrize("capability", [80, 89, 90, 120])
+def test_code_for_an_older_gpu_uses_no_clusters(layout, capability):
+    """Nor on a later device that has them, for which the driver has translated the code."""
+    rng = np.random.default_rng(15)
+    layer = Layer.random(rng, 1500, 20, 60, 18, "float16")
+    x = rng.standard_normal((3, 1500)).astype(np.float16)
+    y, report = run(layout, layer, x, cluster=8, capability=capability)
+    assert (report["cluster"] > 1) == (capability >= 90)
+    assert_close(y, *layer.expect(x, tensor_cores=layout == "expand"))

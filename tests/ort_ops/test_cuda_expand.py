@@ -225,6 +225,23 @@ def test_ties_are_rounded_away_from_zero(value, rounded):
     )
 
 
+def test_x_beyond_tf32_is_multiplied_in_float32():
+    """Its largest numbers round to infinity; a NaN may have no bit but those that TF32 lacks."""
+    layer = Layer.random(np.random.default_rng(11), 100, 40, 10, 37, "float32")
+    layer = replace(layer, values=layer.values * np.float32(2.0**-20))
+    column = layer.indices[0, 0]
+    x = np.random.default_rng(12).standard_normal((5, 100)).astype(np.float32)
+    x[1, column] = np.finfo(np.float32).max
+    x.view(np.uint32)[3, column] = 0x7F800001
+    y, _ = run("expand", layer, x)
+    hit = layer.rows[(layer.indices == column).any(1)]
+    assert np.array_equal(np.nonzero(np.isnan(y))[1], hit)
+    assert np.isnan(y[3, hit]).all()
+    want, allowed = expect(layer, np.nan_to_num(x, nan=0.0))
+    finite = ~np.isnan(y)
+    assert_close(y[finite], want[finite], allowed[finite])
+
+
 def test_weights_beyond_tf32_are_refused():
     layer = Layer.random(np.random.default_rng(0), 9, 4, 2, 4, "float32")
     layer.values[1, 1] = np.finfo(np.float32).max

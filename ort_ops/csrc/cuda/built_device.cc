@@ -2,19 +2,15 @@
 
 #include <cuda_runtime_api.h>
 
-#include <algorithm>
-
 #include "cuda/device_memory.h"
 #include "cuda/kernels.h"
 
 namespace fanin::cuda {
 
 DeviceLimits built_limits(int device) {
-  DeviceLimits limits = limits_of(device);
   cudaFuncAttributes attributes;
   check(cudaFuncGetAttributes(&attributes, expand_kernel_bf16({})), "cudaFuncGetAttributes");
-  limits.capability = std::min<int64_t>(limits.capability, attributes.ptxVersion);
-  return limits;
+  return limits_for_build(limits_of(device), attributes.ptxVersion);
 }
 
 void allow_shared_memory(const void* kernel, const DeviceLimits& limits) {

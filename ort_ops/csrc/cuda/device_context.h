@@ -269,10 +269,11 @@ class DeviceContext {
   }
 
   // A barrier of the cluster before the end, so that no block's shared memory is released while
-  // others read it; orders no accesses.
+  // others read it. Orders no accesses, but the compiler moves none past it.
   __device__ __forceinline__ void cluster_leave() const {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::);
+    asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::
+                     : "memory");
 #endif
   }
 

@@ -83,11 +83,15 @@ DeviceLimits limits_of(int device) {
 
 DeviceMemory::DeviceMemory(const Blob& blob, int device)
     : device_(device), size_(blob.bytes.size()) {
-  if (cudaMalloc(&data_, size_) != cudaSuccess) {
+  cudaError_t error = cudaMalloc(&data_, size_);
+  if (error == cudaErrorMemoryAllocation) {
     cudaGetLastError();
     throw OutOfDeviceMemory(size_, device);
   }
-  const cudaError_t error = cudaMemcpy(data_, blob.bytes.data(), size_, cudaMemcpyHostToDevice);
+  check(error, "allocating memory for a packed layer");
+  error = cudaMemcpy(data_, blob.bytes.data(), size_, cudaMemcpyHostToDevice);
+  // Of pageable memory, the end may still be on its way, for which a session's streams do not wait.
+  if (error == cudaSuccess) error = cudaStreamSynchronize(nullptr);
   if (error != cudaSuccess) cudaFree(data_);
   check(error, "copying a packed layer to the device");
 }

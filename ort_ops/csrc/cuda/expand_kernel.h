@@ -14,8 +14,8 @@
 // What a sample is, and where its x and y are, is the argument Samples: row_samples.h or
 // pixel_samples.h. The parts of the columns belong to the blocks of a cluster or, without clusters,
 // to the warps of a block. Tensor cores also multiply the zeros, so an infinity or NaN in x makes
-// the sums of all rows NaN; a sum that is NaN is therefore computed again from the stored weights
-// alone.
+// the sums of all rows NaN; a sum that is NaN (in TF32, or infinite) is therefore computed again
+// from the stored weights alone.
 #pragma once
 
 #include <cstdint>

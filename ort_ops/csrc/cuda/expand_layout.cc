@@ -33,7 +33,7 @@ uint32_t value_part(float value) {
 }
 template <>
 uint32_t value_part<float>(float value) {
-  return tf32_bits(bits_of(value));
+  return tf32_bits(bits_of(value)) | (value != value ? 0x400000 : 0);  // a NaN remains one
 }
 
 // The words that the lanes of a warp store at once.

@@ -65,7 +65,7 @@ class ExpandSums : ExpandTile<typename Samples::X> {
         for (int part = 0; part < share.block_parts; ++part)
           value += from.load((part * rows + row) * kPitch + n);
       }
-      if (value != value) value = gather(context, args, share, row, sample);
+      if (is_doubtful(value)) value = gather(context, args, share, row, sample);
       value += bias[output];
       const int64_t at = Samples::output_at(args, sample, output);
       if (args.residual) value += widen(context.template global<X>(args.residual, count)[at]);
@@ -85,7 +85,13 @@ class ExpandSums : ExpandTile<typename Samples::X> {
         rank, 0, static_cast<int64_t>(share.block_parts) * block_rows(share) * kPitch);
   }
 
-  // The sum over the stored weights of a row alone, which zeros in the image do not enter.
+  // NaN may come from zeros in the image; infinities of TF32 from rounding, see tf32_bits.
+  static FANIN_INLINE bool is_doubtful(float value) {
+    return Tile::kTf32 ? (bits_of(value) & 0x7f800000) == 0x7f800000 : value != value;
+  }
+
+  // The sum over the stored weights of a row alone, which zeros in the image do not enter, with x
+  // not rounded.
   template <typename Context>
   static FANIN_INLINE float gather(const Context& context, const Args& args,
                                    const ExpandShare& share, int block_row, int64_t sample) {

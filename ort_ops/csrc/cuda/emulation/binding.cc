@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "core/condensed.h"
+#include "cuda/built_device.h"
 #include "cuda/dispatch.h"
 #include "cuda/emulation/conv.h"
 #include "cuda/emulation/gemm.h"
@@ -32,7 +33,7 @@ DeviceLimits limits_of(int64_t multiprocessors, int64_t shared_bytes, int64_t cl
   limits.shared_bytes_per_multiprocessor = shared_bytes + 1024;
   limits.cluster = cluster;
   limits.capability = capability;
-  return limits;
+  return limits_for_build(limits, capability);
 }
 
 py::dict dict_of(const emulation::Report& report) {
