@@ -8,6 +8,8 @@ field is honored, or named in the log as ignored because answers do not depend o
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from .text_format import Message, TextFormatError, parse
 from .versions import FileStamps, stamps
 
 _MAX_BYTES = 1 << 18
+_MOST = 1 << 63
 
 _HONORED = (
     *("name", "platform", "backend", "max_batch_size", "input", "output", "version_policy"),
@@ -84,15 +87,19 @@ def read_options(folder: Path, settings: ServeSettings) -> ModelOptions:
 
     """
     path = folder / CONFIG_FILE
+    if not os.path.lexists(path):
+        return DEFAULTS
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
+            raise SessionError(
+                f"its {CONFIG_FILE} is not a regular file", "Replace or remove it.", model=path
+            )
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError:
-        return DEFAULTS
     except OSError as error:
         raise SessionError(
             f"its {CONFIG_FILE} cannot be read: {error.strerror or error}",
-            "Give this user read permission.",
+            "Replace it, or give this user read permission.",
             model=path,
         ) from error
     try:
@@ -247,6 +254,6 @@ def _message(message: Message, name: str) -> Message | None:
 
 def _whole(message: Message, name: str, default: int) -> int:
     values = message.get(name, [default])
-    if len(values) != 1 or type(values[0]) is not int or values[0] < 0:
-        raise ValueError(f"{name} is not a whole number")
+    if len(values) != 1 or type(values[0]) is not int or not 0 <= values[0] < _MOST:
+        raise ValueError(f"{name} is not a whole number below 2**63")
     return values[0]

@@ -245,7 +245,13 @@ def is_model_name(text: str) -> bool:
 
 def check_range(option: str, value: float, low: float, high: float) -> None:
     """Raise SettingsError unless ``value`` is a number from ``low`` to ``high``."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SettingsError(f"{option} is {value!r}, not a number")
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an int beyond all floats
+        raise SettingsError(f"{option} is too large; it may be {low:g} to {high:g}") from None
+    if not finite:
         raise SettingsError(f"{option} is {value!r}, not a number")
     if not low <= value <= high:
         raise SettingsError(f"{option} is {value:g}; it may be {low:g} to {high:g}")

@@ -1,5 +1,6 @@
 """Model repositories: folders of models, their config.pbtxt, and changes while serving."""
 
+import os
 import shutil
 
 import numpy as np
@@ -140,6 +141,28 @@ def test_an_empty_repository_waits_for_models(repository):
     state.close()
 
 
+def test_what_is_no_model_hides_none_and_is_named(serve, repository, caplog):
+    (repository / "loop").symlink_to("loop")
+    save(gain_model(3), repository / "stray.onnx")
+    app = serve()
+    assert (gain(app, "m"), gain(app, "n")) == (2, 5)
+    ignored = [vars(record) for record in caplog.records if record.message == "model ignored"]
+    reasons = {fields["fields"]["model"]: fields["fields"]["reason"] for fields in ignored}
+    assert "it cannot be read: " in reasons["loop"]
+    assert "move the file to NAME/1/model.onnx" in reasons["stray.onnx"]
+
+
+def test_a_configuration_that_is_no_file_is_refused_at_once(serve, repository):
+    path = repository / "m" / "config.pbtxt"
+    os.mkfifo(path)
+    with pytest.raises(SessionError, match=r"config\.pbtxt is not a regular file"):
+        serve()
+    path.unlink()
+    path.symlink_to("absent")
+    with pytest.raises(SessionError, match=r"config\.pbtxt cannot be read: No such file"):
+        serve()
+
+
 def test_a_repository_that_is_missing_or_a_file_is_refused(serve, repository):
     shutil.rmtree(repository)
     with pytest.raises(SessionError, match="cannot be read: No such file"):
@@ -245,6 +268,10 @@ def test_a_changed_configuration_is_noticed(serve, repository):
         ("dynamic_batching { }", "needs a max_batch_size of 1 or more"),
         ("max_batch_size: 5000", "max_batch_size is 5000, but --max-dimension is 4096"),
         ("max_batch_size: -1", "max_batch_size is not a whole number"),
+        (
+            f"max_batch_size: 1 dynamic_batching {{ max_queue_delay_microseconds: 1{'0' * 400} }}",
+            "max_queue_delay_microseconds is not a whole number below 2**63",
+        ),
         ("version_policy { all { } latest { } }", "it may have one of them"),
         ("version_policy { specific { versions: 0 } }", "no list of numbers from 1"),
         ('input { name: "z" }', "the model has no input 'z'. Known: 'x'"),
