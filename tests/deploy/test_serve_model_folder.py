@@ -202,6 +202,32 @@ def test_the_version_policy_chooses(serve, repository, policy, versions):
     assert {version for name, version in rows(app) if name == "m"} == versions
 
 
+def test_a_version_policy_that_selects_nothing_says_so(serve, repository):
+    app = serve()
+    configure(repository, "version_policy { specific { versions: 7 } }")
+    said = "the version_policy of its config.pbtxt selects none of its versions (2, 1)"
+    answer = post(app, "/v2/repository/models/m/load")
+    assert answer.status == 400
+    assert said in answer.error
+    assert gain(app, "m") == 2  # what was served before is kept
+    assert said in rows(app)["m", "2"][1]
+    with pytest.raises(SessionError, match="model 'm' does not load: the version_policy") as caught:
+        serve()
+    assert said in str(caught.value)
+
+
+def test_a_load_that_loads_nothing_fails(serve, repository):
+    app = serve()
+    (repository / "new").mkdir()
+    answer = post(app, "/v2/repository/models/new/load")
+    assert answer.status == 400
+    assert "model 'new' has no version" in answer.error
+    configure(repository, "oops: 1", model="new")
+    answer = post(app, "/v2/repository/models/new/load")
+    assert answer.status == 400
+    assert answer.error.startswith("'new' does not load: ")
+
+
 def test_a_configuration_sets_batches_instances_and_threads(serve, repository):
     configure(
         repository,
