@@ -13,7 +13,7 @@ from .settings import ModelSource, is_model_name
 
 _log = logging.getLogger("fanin.serve")
 
-_UNUSABLE_NAME = "a model's name has letters, digits, _, . and - only"
+_UNUSABLE_NAME = "a model's name has up to 100 letters, digits, _, . and -, a letter or digit first"
 _STRAY_FILE = "a model is a folder here: move the file to NAME/1/model.onnx"
 
 

@@ -63,8 +63,8 @@ class ModelSource:
     def __post_init__(self) -> None:
         if not is_model_name(self.name):
             raise SettingsError(
-                f"'{self.name}' is not a valid model name: use letters, digits, _, . and -, "
-                "and give it as NAME=PATH"
+                f"'{self.name}' is not a valid model name: use up to 100 letters, digits, _, . "
+                "and -, a letter or digit first, and give it as NAME=PATH"
             )
 
     @classmethod
