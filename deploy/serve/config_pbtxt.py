@@ -33,6 +33,13 @@ _IGNORED = (
     *("optimization", "model_warmup", "metric_tags", "cc_model_filenames", "response_cache"),
     *("runtime", "model_metrics", "model_operations"),
 )
+# Options of the server whose ranges bound a field.
+_FIELDS = {
+    "--batch-delay": "dynamic_batching.max_queue_delay_microseconds",
+    "--concurrency": "instance_group.count",
+    "--threads": "the parameter intra_op_thread_count",
+    "--versions": "version_policy.latest.num_versions",
+}
 _REFUSED = (
     *("sequence_batching", "ensemble_scheduling", "model_transaction_policy"),
     *("model_repository_agents", "batch_input", "batch_output"),
@@ -108,8 +115,11 @@ def read_options(folder: Path, settings: ServeSettings) -> ModelOptions:
         options = _options(parse(raw.decode()), folder.name)
         options.applied_to(settings)  # checks the ranges
     except (TextFormatError, SettingsError, ValueError) as error:
+        problem = str(error)
+        for option, field in _FIELDS.items():
+            problem = problem.replace(f"{option} is", f"{field} (as {option}) is")
         raise SessionError(
-            f"its {CONFIG_FILE} is not usable: {error}", "Correct or remove it.", model=path
+            f"its {CONFIG_FILE} is not usable: {problem}", "Correct or remove it.", model=path
         ) from error
     return options
 

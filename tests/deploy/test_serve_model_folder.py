@@ -291,6 +291,7 @@ def test_a_changed_configuration_is_noticed(serve, repository):
         ("sequence_batching { }", "sequence_batching is not supported"),
         ("ensemble_scheduling { step { } }", "ensemble_scheduling is not supported"),
         ("instance_group { kind: KIND_GPU }", "KIND_CPU only"),
+        ("instance_group { count: 5000 }", "instance_group.count (as --concurrency) is 5000; it"),
         ("dynamic_batching { }", "needs a max_batch_size of 1 or more"),
         ("max_batch_size: 5000", "max_batch_size is 5000, but --max-dimension is 4096"),
         ("max_batch_size: -1", "max_batch_size is not a whole number"),
