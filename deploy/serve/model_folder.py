@@ -28,6 +28,7 @@ class ModelFolder:
         self._path = Path(path)
         self._known: set[str] = set()
         self._missing: set[str] = set()  # at the last look
+        self._trouble = ""  # why it could not be read, at the last look
         self._refused: set[tuple[str, str]] = set()  # name, reason
 
     def require_readable(self) -> None:
@@ -57,8 +58,11 @@ class ModelFolder:
             with os.scandir(self._path) as entries:
                 folders, refused = self._sorted(entries)
         except OSError as error:
-            event(_log, "model repository unreadable", logging.ERROR, reason=str(error))
+            if str(error) != self._trouble:
+                event(_log, "model repository unreadable", logging.ERROR, reason=str(error))
+            self._trouble = str(error)
             return {}, []
+        self._trouble = ""
         usable = {name for name in folders if is_model_name(name)}
         refused |= dict.fromkeys(folders - usable, _UNUSABLE_NAME)
         self._tell_refused({item for item in refused.items() if not item[0].startswith(".")})

@@ -105,11 +105,12 @@ def test_a_new_model_that_does_not_load_leaves_the_server_ready(serve, repositor
     assert (gain(app, "m"), gain(app, "n")) == (2, 5)
 
 
-def test_a_folder_that_cannot_be_read_takes_no_model_away(serve, repository):
+def test_a_folder_that_cannot_be_read_takes_no_model_away(serve, repository, caplog):
     app = serve()
     repository.rename(repository.with_name("elsewhere"))
     for _ in range(3):
         app.state.fanin.repository.refresh()
+    assert [record.message for record in caplog.records].count("model repository unreadable") == 1
     assert (gain(app, "m"), gain(app, "n")) == (2, 5)
 
 
