@@ -14,6 +14,7 @@ from .settings import ModelSource, is_model_name
 _log = logging.getLogger("fanin.serve")
 
 _UNUSABLE_NAME = "a model's name has up to 100 letters, digits, _, . and -, a letter or digit first"
+_DEAD_LINK = "it is a link that leads nowhere"
 _STRAY_FILE = "a model is a folder here: move the file to NAME/1/model.onnx"
 
 
@@ -88,7 +89,9 @@ class ModelFolder:
                     folders.add(entry.name)
                 elif entry.name.endswith(".onnx"):
                     refused[entry.name] = _STRAY_FILE
-            except OSError as error:  # a link that leads nowhere; it must not hide the others
+                elif entry.is_symlink() and not os.path.exists(entry.path):
+                    refused[entry.name] = _DEAD_LINK
+            except OSError as error:  # a link to itself, say; it must not hide the others
                 if entry.name in self._known:  # perhaps for a moment
                     folders.add(entry.name)
                 else:

@@ -144,12 +144,14 @@ def test_an_empty_repository_waits_for_models(repository):
 
 def test_what_is_no_model_hides_none_and_is_named(serve, repository, caplog):
     (repository / "loop").symlink_to("loop")
+    (repository / "dead").symlink_to("absent")
     save(gain_model(3), repository / "stray.onnx")
     app = serve()
     assert (gain(app, "m"), gain(app, "n")) == (2, 5)
     ignored = [vars(record) for record in caplog.records if record.message == "model ignored"]
     reasons = {fields["fields"]["model"]: fields["fields"]["reason"] for fields in ignored}
     assert "it cannot be read: " in reasons["loop"]
+    assert "leads nowhere" in reasons["dead"]
     assert "move the file to NAME/1/model.onnx" in reasons["stray.onnx"]
 
 
