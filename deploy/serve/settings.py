@@ -164,6 +164,11 @@ class ServeSettings:
             if value is not None or name not in _OPTIONAL:
                 check_range(f"--{name.replace('_', '-')}", value, low, high)
         check_range("--max-batch", self.max_batch, 1, self.max_dimension)
+        if self.max_batch > 1 and self.batch_delay >= self.timeout:
+            raise SettingsError(
+                f"--batch-delay is {self.batch_delay:g}; it must be below --timeout "
+                f"({self.timeout:g}), or requests time out while they wait for others"
+            )
         if self.token is not None and (not self.token.isascii() or len(self.token) < 16):
             raise SettingsError(
                 f"the token must have 16 or more ASCII characters: set {TOKEN_VARIABLE} to the "
