@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from .._base.local_paths import RemotePathError, refuse_address
+
 
 def library_paths(libraries: Sequence[str | os.PathLike[str]]) -> tuple[str, ...]:
     """Return the absolute paths of libraries, each once.
@@ -19,6 +21,10 @@ def library_paths(libraries: Sequence[str | os.PathLike[str]]) -> tuple[str, ...
         raise ValueError(f"custom_op_libraries is {libraries!r}; it must be a list of paths")
     found = []
     for library in libraries:
+        try:
+            refuse_address(library)
+        except RemotePathError as error:
+            raise ValueError(f"the custom-op library {error}") from None
         path = Path(library).absolute()
         if not path.is_file():
             raise ValueError(f"the custom-op library {library} does not exist or is not a file")

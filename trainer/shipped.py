@@ -3,6 +3,7 @@
 import os
 from pathlib import Path
 
+from .._base.local_paths import refuse_address
 from .._base.names import near_matches
 from .config_table import ConfigError
 
@@ -22,8 +23,10 @@ def find_file(kind: str, name_or_path: str | os.PathLike[str], folder: Path) -> 
 
     Raises:
         ConfigError: it is neither a path that ends in .toml, nor an existing file, nor a name.
+        RemotePathError: it is an address.
 
     """
+    refuse_address(name_or_path)
     path, name = Path(name_or_path), str(name_or_path)
     if path.suffix == ".toml" or path.is_file():
         return path

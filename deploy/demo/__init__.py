@@ -86,9 +86,15 @@ In Python:
 
 As a server, and in another terminal a request, which is answered {list(demo.labels)}:
 
-    fanin serve {shlex.quote(str(demo.folder / _MODEL))}
+    fanin serve {_argument(demo.folder / _MODEL)}
     curl -s localhost:8000/v2/models/digits/infer -d {request}
 """
+
+
+def _argument(model: Path) -> str:
+    """Quote a path for the shell; one like -x or name=x is no option, nor a model's name."""
+    text = str(model)
+    return shlex.quote(f"./{text}" if text[0] == "-" or "=" in text.partition("/")[0] else text)
 
 
 def _request(pixels: np.ndarray) -> dict[str, object]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import tomllib
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
+from ..._base.local_paths import RemotePathError, refuse_address
 from ..._base.names import near_matches
 from .settings import TOKEN_VARIABLE, ServeSettings, SettingsError
 
@@ -53,11 +55,14 @@ def read_config(path: Path) -> dict[str, Any]:
         if name in _REPEATED:
             if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
                 raise SettingsError(f"{path}: {key} is not a list of strings")
-            values[name] = [_located(str(item), path.parent) for item in value]
+            _require_no_nul(path, key, value)
+            located = _located_model if name == "models" else _located
+            values[name] = [located(str(item), path.parent) for item in value]
             continue
         types, wanted = _TYPES[kinds[name]]
         if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
             raise SettingsError(f"{path}: {key} is {value!r}, not {wanted}")
+        _require_no_nul(path, key, [value])
         values[name] = value
         if name == "model_repository":
             values[name] = _located(str(value), path.parent)
@@ -66,8 +71,11 @@ def read_config(path: Path) -> dict[str, Any]:
 
 def _load(path: Path) -> dict[str, Any]:
     try:
+        refuse_address(path)
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
+    except RemotePathError as error:
+        raise SettingsError(f"--config: {error}") from None
     except OSError as error:
         raise SettingsError(f"{path}: {error.strerror or error}") from error
     if len(raw) > _MAX_BYTES:
@@ -78,11 +86,20 @@ def _load(path: Path) -> dict[str, Any]:
         raise SettingsError(f"{path} is not TOML: {error}") from error
 
 
-def _located(text: str, folder: Path) -> str:
-    """Let a relative path, in PATH or NAME=PATH, start at ``folder``."""
+def _require_no_nul(path: Path, key: str, values: Sequence[Any]) -> None:
+    if any(isinstance(value, str) and "\0" in value for value in values):
+        raise SettingsError(f"{path}: {key} has a NUL character")
+
+
+def _located_model(text: str, folder: Path) -> str:
+    """Let the path in PATH or NAME=PATH start at ``folder`` if it is relative."""
     name, mark, path = text.partition("=")
     if not mark or "/" in name:
         name, mark, path = "", "", text
+    return f"{name}{mark}{_located(path, folder)}"
+
+
+def _located(path: str, folder: Path) -> str:
     if "://" in path:  # refused later, in the words of the file
-        return text
-    return f"{name}{mark}{os.path.join(folder.absolute(), path)}"
+        return path
+    return os.path.join(folder.absolute(), path)

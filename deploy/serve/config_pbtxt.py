@@ -8,6 +8,8 @@ field is honored, or named in the log as ignored because answers do not depend o
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -20,6 +22,7 @@ from .text_format import Message, TextFormatError, parse
 from .versions import FileStamps, stamps
 
 _MAX_BYTES = 1 << 18
+_MOST = 1 << 63
 
 _HONORED = (
     *("name", "platform", "backend", "max_batch_size", "input", "output", "version_policy"),
@@ -30,6 +33,13 @@ _IGNORED = (
     *("optimization", "model_warmup", "metric_tags", "cc_model_filenames", "response_cache"),
     *("runtime", "model_metrics", "model_operations"),
 )
+# Options of the server whose ranges bound a field.
+_FIELDS = {
+    "--batch-delay": "dynamic_batching.max_queue_delay_microseconds",
+    "--concurrency": "instance_group.count",
+    "--threads": "the parameter intra_op_thread_count",
+    "--versions": "version_policy.latest.num_versions",
+}
 _REFUSED = (
     *("sequence_batching", "ensemble_scheduling", "model_transaction_policy"),
     *("model_repository_agents", "batch_input", "batch_output"),
@@ -84,15 +94,19 @@ def read_options(folder: Path, settings: ServeSettings) -> ModelOptions:
 
     """
     path = folder / CONFIG_FILE
+    if not os.path.lexists(path):
+        return DEFAULTS
     try:
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for its writer
+            raise SessionError(
+                f"its {CONFIG_FILE} is not a regular file", "Replace or remove it.", model=path
+            )
         with path.open("rb") as file:
             raw = file.read(_MAX_BYTES + 1)
-    except FileNotFoundError:
-        return DEFAULTS
     except OSError as error:
         raise SessionError(
             f"its {CONFIG_FILE} cannot be read: {error.strerror or error}",
-            "Give this user read permission.",
+            "Replace it, or give this user read permission.",
             model=path,
         ) from error
     try:
@@ -101,8 +115,11 @@ def read_options(folder: Path, settings: ServeSettings) -> ModelOptions:
         options = _options(parse(raw.decode()), folder.name)
         options.applied_to(settings)  # checks the ranges
     except (TextFormatError, SettingsError, ValueError) as error:
+        problem = str(error)
+        for option, field in _FIELDS.items():
+            problem = problem.replace(f"{option} is", f"{field} (as {option}) is")
         raise SessionError(
-            f"its {CONFIG_FILE} is not usable: {error}", "Correct or remove it.", model=path
+            f"its {CONFIG_FILE} is not usable: {problem}", "Correct or remove it.", model=path
         ) from error
     return options
 
@@ -247,6 +264,6 @@ def _message(message: Message, name: str) -> Message | None:
 
 def _whole(message: Message, name: str, default: int) -> int:
     values = message.get(name, [default])
-    if len(values) != 1 or type(values[0]) is not int or values[0] < 0:
-        raise ValueError(f"{name} is not a whole number")
+    if len(values) != 1 or type(values[0]) is not int or not 0 <= values[0] < _MOST:
+        raise ValueError(f"{name} is not a whole number below 2**63")
     return values[0]

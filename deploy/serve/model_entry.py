@@ -14,7 +14,7 @@ from .load_failure import LoadFailure
 from .loaded_model import LoadedModel
 from .logs import event
 from .memory import release_unused
-from .model_options import ModelOptions
+from .model_options import CONFIG_FILE, ModelOptions
 from .settings import ModelSource, ServeSettings
 from .trial import Trial
 from .versions import FileStamps, Version, VersionFinder
@@ -83,9 +83,8 @@ class ModelEntry:
     def why_nothing_serves(self) -> SessionError:
         """Return the error to report after a refresh that left nothing served."""
         for version, failure in self.failures.items():
-            return SessionError(
-                f"version {version} of model '{self.name}' does not load: {failure.reason}", ""
-            )
+            subject = f"version {version} of model" if version else "model"
+            return SessionError(f"{subject} '{self.name}' does not load: {failure.reason}", "")
         return SessionError(
             f"model '{self.name}' has no version",
             "Name an .onnx file, or a folder with 1/model.onnx.",
@@ -124,7 +123,7 @@ class ModelEntry:
             self._tell_once(unusable)
             self.failures = unusable
             return self.serving
-        found = options.selected(found)
+        existing, found = found, options.selected(found)
         most = options.applied_to(self._settings).versions
         chosen: dict[str, LoadedModel] = {}
         failures: dict[str, LoadFailure] = {}
@@ -136,11 +135,10 @@ class ModelEntry:
                 chosen[version.name] = model
         self._seen = {version.name: version.stamp for version in found}
         self._failed = {name: self._failed[name] for name in self._failed if name in self._seen}
-        if not chosen and self.serving:
+        if not chosen:
             # Nothing on disk can be served: keep what is loaded, and tell why in the index.
-            if not found:
-                gone = LoadFailure("its files are missing or inaccessible")
-                failures = dict.fromkeys(self.serving, gone)
+            if not found and (existing or self.serving):
+                failures = dict.fromkeys(self.serving or [""], _nothing_selected(existing))
                 self._tell_once(failures)
             chosen = self.serving
         self.failures = failures
@@ -216,3 +214,12 @@ class ModelEntry:
             retry_seconds=failure.delay,
             kept=", ".join(self.serving) or None,
         )
+
+
+def _nothing_selected(existing: list[Version]) -> LoadFailure:
+    if not existing:
+        return LoadFailure("its files are missing or inaccessible")
+    names = ", ".join(version.name for version in existing[:5])
+    return LoadFailure(
+        f"the version_policy of its {CONFIG_FILE} selects none of its versions ({names})"
+    )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+from collections.abc import Iterable
 from pathlib import Path
 
 from ..errors import SessionError
@@ -11,6 +12,10 @@ from .logs import event
 from .settings import ModelSource, is_model_name
 
 _log = logging.getLogger("fanin.serve")
+
+_UNUSABLE_NAME = "a model's name has up to 100 letters, digits, _, . and -, a letter or digit first"
+_DEAD_LINK = "it is a link that leads nowhere"
+_STRAY_FILE = "a model is a folder here: move the file to NAME/1/model.onnx"
 
 
 class ModelFolder:
@@ -24,7 +29,8 @@ class ModelFolder:
         self._path = Path(path)
         self._known: set[str] = set()
         self._missing: set[str] = set()  # at the last look
-        self._refused: set[str] = set()
+        self._trouble = ""  # why it could not be read, at the last look
+        self._refused: set[tuple[str, str]] = set()  # name, reason
 
     def require_readable(self) -> None:
         """Raise SessionError unless the folder can be read."""
@@ -51,12 +57,16 @@ class ModelFolder:
         """
         try:
             with os.scandir(self._path) as entries:
-                names = {entry.name for entry in entries if entry.is_dir()}
+                folders, refused = self._sorted(entries)
         except OSError as error:
-            event(_log, "model repository unreadable", logging.ERROR, reason=str(error))
+            if str(error) != self._trouble:
+                event(_log, "model repository unreadable", logging.ERROR, reason=str(error))
+            self._trouble = str(error)
             return {}, []
-        usable = {name for name in names if is_model_name(name)}
-        self._tell_refused({name for name in names - usable if not name.startswith(".")})
+        self._trouble = ""
+        usable = {name for name in folders if is_model_name(name)}
+        refused |= dict.fromkeys(folders - usable, _UNUSABLE_NAME)
+        self._tell_refused({item for item in refused.items() if not item[0].startswith(".")})
         added = {
             name: ModelSource(name, self._path / name, configured=True)
             for name in sorted(usable - self._known)
@@ -70,8 +80,25 @@ class ModelFolder:
         self._known -= gone
         return added, sorted(gone)
 
-    def _tell_refused(self, names: set[str]) -> None:
-        for name in sorted(names - self._refused):
-            reason = "a model's name has letters, digits, _, . and - only"
+    def _sorted(self, entries: Iterable[os.DirEntry[str]]) -> tuple[set[str], dict[str, str]]:
+        """Return the names of the folders, and why other entries are no models."""
+        folders, refused = set(), {}
+        for entry in entries:
+            try:
+                if entry.is_dir():
+                    folders.add(entry.name)
+                elif entry.name.endswith(".onnx"):
+                    refused[entry.name] = _STRAY_FILE
+                elif entry.is_symlink() and not os.path.exists(entry.path):
+                    refused[entry.name] = _DEAD_LINK
+            except OSError as error:  # a link to itself, say; it must not hide the others
+                if entry.name in self._known:  # perhaps for a moment
+                    folders.add(entry.name)
+                else:
+                    refused[entry.name] = f"it cannot be read: {error.strerror or error}"
+        return folders, refused
+
+    def _tell_refused(self, refused: set[tuple[str, str]]) -> None:
+        for name, reason in sorted(refused - self._refused):
             event(_log, "model ignored", logging.WARNING, model=name, reason=reason)
-        self._refused = names
+        self._refused = refused

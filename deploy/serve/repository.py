@@ -121,10 +121,13 @@ class Repository:
             version, failure = next(iter(entry.failures.items()))
             kept = ", ".join(entry.serving)
             state = f"version {kept} is still served" if kept else "no version is served"
+            subject = f"version {version} of '{name}'" if version else f"'{name}'"
             raise RequestError(
-                f"version {version} of '{name}' does not load: {failure} ({state})",
+                f"{subject} does not load: {failure} ({state})",
                 400 if failure.delay is None else 503,
             )
+        if not entry.serving:
+            raise RequestError(str(entry.why_nothing_serves()), 400)
 
     def unload(self, name: str) -> None:
         """Finish the pending requests of a model and free it."""

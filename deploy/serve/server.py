@@ -187,11 +187,11 @@ class _Server(uvicorn.Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Log the address once the server accepts requests and handles signals."""
         await super().startup(sockets)
-        await self._start_grpc()
-        self._loop = asyncio.get_running_loop()
-        on_stop(self.handle_exit)  # uvicorn handles only SIGINT and SIGTERM
         assert sockets is not None
         host, port = sockets[0].getsockname()[:2]
+        await self._start_grpc(host)
+        self._loop = asyncio.get_running_loop()
+        on_stop(self.handle_exit)  # uvicorn handles only SIGINT and SIGTERM
         event(
             _log,
             "serving",
@@ -201,14 +201,15 @@ class _Server(uvicorn.Server):
             pid=os.getpid(),
         )
 
-    async def _start_grpc(self) -> None:
-        settings = self._state.settings
-        if settings.grpc_port is None:
+    async def _start_grpc(self, address: str) -> None:
+        """Listen on HTTP's address: of a name, gRPC would take addresses that are not reserved."""
+        port = self._state.settings.grpc_port
+        if port is None:
             return
         from .grpc_api.server import GrpcServer
 
         self._grpc = GrpcServer(self._state)
-        await self._grpc.start(settings.host, settings.grpc_port)
+        await self._grpc.start(address, port)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Finish pending requests of both protocols at the same time."""

@@ -63,8 +63,8 @@ class ModelSource:
     def __post_init__(self) -> None:
         if not is_model_name(self.name):
             raise SettingsError(
-                f"'{self.name}' is not a valid model name: use letters, digits, _, . and -, "
-                "and give it as NAME=PATH"
+                f"'{self.name}' is not a valid model name: use up to 100 letters, digits, _, . "
+                "and -, a letter or digit first, and give it as NAME=PATH"
             )
 
     @classmethod
@@ -164,6 +164,11 @@ class ServeSettings:
             if value is not None or name not in _OPTIONAL:
                 check_range(f"--{name.replace('_', '-')}", value, low, high)
         check_range("--max-batch", self.max_batch, 1, self.max_dimension)
+        if self.max_batch > 1 and self.batch_delay >= self.timeout:
+            raise SettingsError(
+                f"--batch-delay is {self.batch_delay:g}; it must be below --timeout "
+                f"({self.timeout:g}), or requests time out while they wait for others"
+            )
         if self.token is not None and (not self.token.isascii() or len(self.token) < 16):
             raise SettingsError(
                 f"the token must have 16 or more ASCII characters: set {TOKEN_VARIABLE} to the "
@@ -245,7 +250,13 @@ def is_model_name(text: str) -> bool:
 
 def check_range(option: str, value: float, low: float, high: float) -> None:
     """Raise SettingsError unless ``value`` is a number from ``low`` to ``high``."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise SettingsError(f"{option} is {value!r}, not a number")
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:  # an int beyond all floats
+        raise SettingsError(f"{option} is too large; it may be {low:g} to {high:g}") from None
+    if not finite:
         raise SettingsError(f"{option} is {value!r}, not a number")
     if not low <= value <= high:
         raise SettingsError(f"{option} is {value:g}; it may be {low:g} to {high:g}")

@@ -11,6 +11,7 @@ from fanin._base.atomic import output_folder, output_path
 from fanin._base.local_paths import RemotePathError, refuse_address
 from fanin.deploy import SessionError, open_session
 from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError
+from fanin.ort_ops.custom_libraries import library_paths
 
 
 @pytest.mark.parametrize(
@@ -29,6 +30,11 @@ def test_local_paths_are_accepted(path):
     refuse_address(path)
 
 
+def test_the_address_of_a_local_file_needs_no_download():
+    with pytest.raises(RemotePathError, match=r"^file:///m\.onnx .* without file://$"):
+        refuse_address("file:///m.onnx")
+
+
 def test_a_folder_of_that_name_is_a_folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "s3:" / "b").mkdir(parents=True)
@@ -38,6 +44,7 @@ def test_a_folder_of_that_name_is_a_folder(tmp_path, monkeypatch):
 
 def test_sessions_servers_and_exports_refuse_it(tmp_path, monkeypatch):
     from fanin.export import convert
+    from fanin.trainer.recipe import load_recipe
 
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SessionError, match=r"s3://b/m\.onnx is no local path"):
@@ -53,6 +60,10 @@ def test_sessions_servers_and_exports_refuse_it(tmp_path, monkeypatch):
         convert(tmp_path / "in.onnx", "s3://b/out.onnx")
     with pytest.raises(FileNotFoundError, match=r"s3://b/run is no local path"):
         output_folder("s3://b/run")
+    with pytest.raises(FileNotFoundError, match=r"s3://b/recipe\.toml is no local path"):
+        load_recipe("s3://b/recipe.toml")
+    with pytest.raises(ValueError, match=r"library s3://b/lib\.so is no local path"):
+        library_paths(["s3://b/lib.so"])
     assert not (tmp_path / "s3:").exists()
 
 

@@ -116,6 +116,14 @@ def test_the_printed_commands_serve_and_answer(told):
     assert output["data"] == json.loads(promised)
 
 
+@pytest.mark.parametrize("folder", ["-x", "a=b"])
+def test_the_printed_command_names_the_file_in_a_folder_of_any_name(tmp_path, monkeypatch, folder):
+    monkeypatch.chdir(tmp_path)
+    text = demo.next_steps(write_demo(Path(folder)))
+    (argument,) = re.findall(r"^    fanin serve (.*)$", text, re.MULTILINE)
+    assert argument == f"./{folder}/digits.onnx"
+
+
 def test_a_folder_that_cannot_be_made_is_one_sentence(tmp_path):
     (tmp_path / "file").touch()
     done = CliRunner().invoke(app, ["demo", "--out", str(tmp_path / "file")])

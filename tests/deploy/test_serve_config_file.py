@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -58,6 +59,8 @@ def test_options_have_the_names_of_the_command_line(tmp_path):
         ("models = [1]", "models is not a list of strings"),
         ("[server]\nport = 1", "unknown option 'server'"),
         ("port = ", "is not TOML"),
+        (r'host = "a\u0000"', "host has a NUL character"),
+        (r'models = ["a\u0000"]', "models has a NUL character"),
     ],
 )
 def test_what_does_not_fit_is_refused(tmp_path, text, said):
@@ -67,7 +70,18 @@ def test_what_does_not_fit_is_refused(tmp_path, text, said):
     assert "server.toml" in str(caught.value)
 
 
+def test_a_path_may_have_an_equals_sign(tmp_path):
+    text = 'model-repository = "stage=1/models"\ncustom-op-library = ["stage=1/a.so", "b=2.so"]'
+    assert read(tmp_path, text) == {
+        "model_repository": f"{tmp_path}/stage=1/models",
+        "custom_op_libraries": [f"{tmp_path}/stage=1/a.so", f"{tmp_path}/b=2.so"],
+    }
+    assert read(tmp_path, 'model-repository = "b=2"') == {"model_repository": f"{tmp_path}/b=2"}
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path):
+    with pytest.raises(SettingsError, match=r"--config: s3://b/server\.toml is no local path"):
+        read_config(Path("s3://b/server.toml"))
     with pytest.raises(SettingsError, match=r"absent\.toml: No such file"):
         read_config(tmp_path / "absent.toml")
     with pytest.raises(SettingsError, match="Is a directory"):
@@ -77,6 +91,8 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path):
 
 
 def test_ranges_are_those_of_the_options(tmp_path):
+    with pytest.raises(SettingsError, match="--port is too large; it may be 0 to 65535"):
+        ServeSettings.from_dict(read(tmp_path, f'models = ["m.onnx"]\nport = 1{"0" * 400}'))
     with pytest.raises(SettingsError, match="--queue is -1"):
         ServeSettings.from_dict({"models": ["m.onnx"], **read(tmp_path, "queue = -1")})
 

@@ -52,7 +52,7 @@ def digits(tmp_path_factory):
 @pytest.mark.parametrize(
     ("text", "heading", "end"),
     [
-        (README, "## Run and serve", "## Documentation"),
+        (README, "## Run and serve", "## [Documentation]"),
         (GUIDE, "## A server on one machine", "## Many machines"),
     ],
     ids=["README", "serving.md"],

@@ -57,6 +57,17 @@ def test_workers_share_the_port_and_the_statistics(tmp_path, start):
         assert (code, "several workers" in text) == ("INVALID_ARGUMENT", True)
 
 
+def test_it_listens_on_the_address_of_http_alone(tmp_path, start):
+    """Of the name localhost, gRPC would take ::1 as well, and share it with other servers."""
+    model = save(gain_model(3), tmp_path / "m.onnx")
+    with start(f"m={model}", *OPTIONS, "--host", "localhost") as server:
+        address = server.events("serving")[0]["grpc"]
+        host, _, port = address.rpartition(":")
+        assert ask(address, "ServerLive") == b"\x08\x01"
+        other = "127.0.0.1" if host == "[::1]" else "[::1]"
+        assert code_of(ask, f"{other}:{port}", "ServerLive")[0] == "UNAVAILABLE"
+
+
 def test_a_server_drains_before_it_stops(tmp_path, start):
     model = save(slow_model(10), tmp_path / "m.onnx")
     check = "/grpc.health.v1.Health/Check"

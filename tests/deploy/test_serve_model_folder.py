@@ -1,5 +1,6 @@
 """Model repositories: folders of models, their config.pbtxt, and changes while serving."""
 
+import os
 import shutil
 
 import numpy as np
@@ -104,11 +105,12 @@ def test_a_new_model_that_does_not_load_leaves_the_server_ready(serve, repositor
     assert (gain(app, "m"), gain(app, "n")) == (2, 5)
 
 
-def test_a_folder_that_cannot_be_read_takes_no_model_away(serve, repository):
+def test_a_folder_that_cannot_be_read_takes_no_model_away(serve, repository, caplog):
     app = serve()
     repository.rename(repository.with_name("elsewhere"))
     for _ in range(3):
         app.state.fanin.repository.refresh()
+    assert [record.message for record in caplog.records].count("model repository unreadable") == 1
     assert (gain(app, "m"), gain(app, "n")) == (2, 5)
 
 
@@ -138,6 +140,30 @@ def test_an_empty_repository_waits_for_models(repository):
     assert post(app, "/v2/repository/models/m/load").status == 200
     assert gain(app, "m") == 4
     state.close()
+
+
+def test_what_is_no_model_hides_none_and_is_named(serve, repository, caplog):
+    (repository / "loop").symlink_to("loop")
+    (repository / "dead").symlink_to("absent")
+    save(gain_model(3), repository / "stray.onnx")
+    app = serve()
+    assert (gain(app, "m"), gain(app, "n")) == (2, 5)
+    ignored = [vars(record) for record in caplog.records if record.message == "model ignored"]
+    reasons = {fields["fields"]["model"]: fields["fields"]["reason"] for fields in ignored}
+    assert "it cannot be read: " in reasons["loop"]
+    assert "leads nowhere" in reasons["dead"]
+    assert "move the file to NAME/1/model.onnx" in reasons["stray.onnx"]
+
+
+def test_a_configuration_that_is_no_file_is_refused_at_once(serve, repository):
+    path = repository / "m" / "config.pbtxt"
+    os.mkfifo(path)
+    with pytest.raises(SessionError, match=r"config\.pbtxt is not a regular file"):
+        serve()
+    path.unlink()
+    path.symlink_to("absent")
+    with pytest.raises(SessionError, match=r"config\.pbtxt cannot be read: No such file"):
+        serve()
 
 
 def test_a_repository_that_is_missing_or_a_file_is_refused(serve, repository):
@@ -177,6 +203,32 @@ def test_the_version_policy_chooses(serve, repository, policy, versions):
     shown = get(app, "/v2/models/m/config").json["version_policy"]
     assert list(shown) == [policy.split()[0].rstrip(":")]
     assert {version for name, version in rows(app) if name == "m"} == versions
+
+
+def test_a_version_policy_that_selects_nothing_says_so(serve, repository):
+    app = serve()
+    configure(repository, "version_policy { specific { versions: 7 } }")
+    said = "the version_policy of its config.pbtxt selects none of its versions (2, 1)"
+    answer = post(app, "/v2/repository/models/m/load")
+    assert answer.status == 400
+    assert said in answer.error
+    assert gain(app, "m") == 2  # what was served before is kept
+    assert said in rows(app)["m", "2"][1]
+    with pytest.raises(SessionError, match="model 'm' does not load: the version_policy") as caught:
+        serve()
+    assert said in str(caught.value)
+
+
+def test_a_load_that_loads_nothing_fails(serve, repository):
+    app = serve()
+    (repository / "new").mkdir()
+    answer = post(app, "/v2/repository/models/new/load")
+    assert answer.status == 400
+    assert "model 'new' has no version" in answer.error
+    configure(repository, "oops: 1", model="new")
+    answer = post(app, "/v2/repository/models/new/load")
+    assert answer.status == 400
+    assert answer.error.startswith("'new' does not load: ")
 
 
 def test_a_configuration_sets_batches_instances_and_threads(serve, repository):
@@ -242,9 +294,14 @@ def test_a_changed_configuration_is_noticed(serve, repository):
         ("sequence_batching { }", "sequence_batching is not supported"),
         ("ensemble_scheduling { step { } }", "ensemble_scheduling is not supported"),
         ("instance_group { kind: KIND_GPU }", "KIND_CPU only"),
+        ("instance_group { count: 5000 }", "instance_group.count (as --concurrency) is 5000; it"),
         ("dynamic_batching { }", "needs a max_batch_size of 1 or more"),
         ("max_batch_size: 5000", "max_batch_size is 5000, but --max-dimension is 4096"),
         ("max_batch_size: -1", "max_batch_size is not a whole number"),
+        (
+            f"max_batch_size: 1 dynamic_batching {{ max_queue_delay_microseconds: 1{'0' * 400} }}",
+            "max_queue_delay_microseconds is not a whole number below 2**63",
+        ),
         ("version_policy { all { } latest { } }", "it may have one of them"),
         ("version_policy { specific { versions: 0 } }", "no list of numbers from 1"),
         ('input { name: "z" }', "the model has no input 'z'. Known: 'x'"),

@@ -414,6 +414,10 @@ def test_a_model_that_cannot_be_batched_is_refused(tmp_path):
         ({"models": ("a/m.onnx", "b/m.onnx")}, "two models are named 'm'"),
         ({"models": ("a b.onnx",)}, "is not a valid model name"),
         ({"models": ("..=m.onnx",)}, "is not a valid model name"),
+        (
+            {"max_batch": 2, "batch_delay": 2, "timeout": 2},
+            "--batch-delay is 2; it must be below --timeout",
+        ),
         ({"port": 70000}, "--port is 70000; it may be 0 to 65535"),
         ({"threads": 0}, "--threads is 0"),
         ({"queue": -1}, "--queue is -1"),

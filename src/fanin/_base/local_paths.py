@@ -20,6 +20,8 @@ def refuse_address(path: str | os.PathLike[str]) -> None:
     found = _SCHEME.match(text) if isinstance(text, str) else None
     if found is None or os.path.lexists(f"{found[1]}:"):
         return
+    if found[1].lower() == "file":
+        raise RemotePathError(f"{text} is an address: give the path alone, without file://")
     address = re.sub(":/+", "://", text, count=1)
     raise RemotePathError(
         f"{address} is no local path, and nothing is read from or written to {found[1]}:// "
