@@ -38,7 +38,7 @@ CONFIG, METRICS, STATE, BEST, WEIGHTS = (
     "best.safetensors",
     "weights.safetensors",
 )
-FILES = (CONFIG, METRICS, STATE, BEST, WEIGHTS)
+FILES = (CONFIG, METRICS, STATE, WEIGHTS)  # of a finished run
 
 
 class RunFolderError(Exception):
@@ -169,7 +169,7 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
         )
     try:
         output_folder(folder)
-        for name in FILES:
+        for name in (*FILES, BEST):
             output_path(folder / name)
         descriptor = os.open(folder, os.O_RDONLY)
     except OSError as error:

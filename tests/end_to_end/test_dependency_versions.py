@@ -54,6 +54,8 @@ SMOKES = {
     "lightning": Smoke("fanin.trainer.integrations.lightning", (INTEGRATIONS, "-k", "lightning")),
     "timm": Smoke("timm", (INTEGRATIONS, "-k", "timm")),
     "tensorboard": Smoke("fanin.trainer.tensorboard", ("tests/trainer/test_tensorboard.py",)),
+    "wandb": Smoke("wandb", ("tests/trainer/test_recipe_options.py", "-k", "weights_and_biases")),
+    "mlflow": Smoke("mlflow", ("tests/trainer/test_recipe_options.py", "-k", "mlflow_receives")),
     "ray": Smoke("ray", ("tests/trainer/test_sweep.py", "-k", "ray")),
     "ray-serve": Smoke(
         "fanin.deploy.serve.ray_app",

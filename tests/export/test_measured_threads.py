@@ -197,7 +197,7 @@ def test_report_and_inspection_say_whether_the_times_were_measured(own, layer, t
     }
     for threads, sentence in expected.items():
         report = convert(layer, tmp_path / "out.onnx", threads=threads)
-        assert sentence in report.to_rich_table().caption.split("\n")
+        assert sentence in str(report.to_rich_table().caption).split("\n")
         assert report.measured_threads == json.loads(report.to_json())["measured_threads"]
         assert CostModel.of_this_machine(threads).origin == sentence
         for command in (

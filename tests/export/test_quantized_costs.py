@@ -215,7 +215,7 @@ def test_report_and_inspection_name_the_times_of_8_bit_layers(own, layer, tmp_pa
     tables().save(own)
     line = "8-bit layers: times predicted for 4 threads from those measured with 1 thread of test"
     report = convert(layer, tmp_path / "out.onnx", threads=4)
-    assert line in report.to_rich_table().caption.split("\n")
+    assert line in str(report.to_rich_table().caption).split("\n")
     done = CliRunner().invoke(app, ["inspect", str(layer), "--threads", "4"])
     assert line in " ".join(done.output.split())
     assert convert(layer, tmp_path / "out.onnx", policy="condensed").quantized_times == ""
