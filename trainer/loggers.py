@@ -4,11 +4,11 @@ import importlib.util
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeGuard
+from typing import Any, Protocol
 
 from .config_table import ConfigError
 from .recipe import TrainConfig, config_to_tables
-from .tensorboard import EventWriter, require_tensorboard
+from .tensorboard import EventWriter, is_number, require_tensorboard
 
 
 class RecordLogger(Protocol):
@@ -119,11 +119,6 @@ def numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
                     yield f"layers/{figure}/{layer}", number
         elif name not in ("step", "epoch") and is_number(value):
             yield name, value
-
-
-def is_number(value: object) -> TypeGuard[int | float]:
-    """Return whether a value of a record is a figure."""
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def run_id(folder: Path) -> str:

@@ -3,7 +3,6 @@
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
-import torch
 from torch import Tensor, nn
 
 from .gradient_window import GradientWindow, WindowState
@@ -69,11 +68,6 @@ class SparseLayer:
         if self.dense is None:
             raise RuntimeError(f"{self.name!r} has no dense weights behind its mask")
         return self.dense
-
-    @property
-    def trained_positions(self) -> Tensor:
-        """``trained``, as a tensor in any case."""
-        return torch.ones_like(self.mask) if self.trained is None else self.trained
 
     def turned(self, tensor: Tensor) -> Tensor:
         """Put the neurons of a tensor in the weight's layout into dimension 0, or the reverse."""

@@ -23,7 +23,7 @@ def expose_dense_weights(layer: SparseLayer, optimizer: Optimizer, method: Dense
     """
     if layer.weight.grad is not None:
         scale = getattr(optimizer, "grad_scale", None)
-        penalty = method.penalty_gradient(layer.dense_weight, layer.mask, layer.trained_positions)
+        penalty = method.penalty_gradient(layer.dense_weight, layer.mask, layer.trained)
         layer.weight.grad.add_(penalty, alpha=1 if scale is None else scale.item())
     layer.weight.copy_(layer.dense_weight)
 
@@ -41,7 +41,11 @@ def project_to_mask(layer: SparseLayer, method: DenseToSparse, *, choose: bool =
 
     """
     dense = layer.dense_weight
-    dense.copy_(torch.where(layer.trained_positions, layer.weight, dense))
+    if layer.trained is None:
+        dense.copy_(layer.weight)
+    else:
+        dense.copy_(torch.where(layer.trained, layer.weight, dense))
+        layer.weight.copy_(dense)
     if choose:
         weight, structure = layer.turned(dense), method.mask_structure()
         every_neuron = not layer.may_ablate
@@ -51,7 +55,6 @@ def project_to_mask(layer: SparseLayer, method: DenseToSparse, *, choose: bool =
             trained = magnitude_mask(weight, structure, budget, every_neuron=every_neuron)
             layer.trained = layer.turned(trained).contiguous()
         layer.set_mask(layer.turned(mask).contiguous())
-    layer.weight.copy_(dense)
     layer.mask_weight()
 
 

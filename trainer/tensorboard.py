@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import TypeGuard
 
 from .config_table import ConfigError
 
@@ -33,7 +34,7 @@ class EventWriter:
         for name, value in values.items():
             if name == "layers" and isinstance(value, Mapping | list):
                 self._write_layers(event, value, step)
-            elif _is_number(value) and name not in ("step", "epoch"):
+            elif is_number(value) and name not in ("step", "epoch"):
                 self._writer.add_scalar(f"{event}/{name}", value, step)
 
     def flush(self) -> None:
@@ -50,7 +51,7 @@ class EventWriter:
         named = layers if isinstance(layers, Mapping) else {row["name"]: row for row in layers}
         for layer, figures in named.items():
             for name, value in figures.items():
-                if _is_number(value):
+                if is_number(value):
                     self._writer.add_scalar(f"{event}/{name}/{layer}", value, step)
 
 
@@ -65,5 +66,6 @@ def require_tensorboard() -> None:
         ) from error
 
 
-def _is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[int | float]:
+    """Return whether a value of a record is a figure."""
     return isinstance(value, int | float) and not isinstance(value, bool)

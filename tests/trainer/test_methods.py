@@ -400,3 +400,11 @@ def test_a_protected_layer_without_a_weight_for_each_neuron_is_refused():
         Sparsifier(model, optimizer, **options, **grouped(distribution="uniform"))
     free = grouped(distribution="uniform", no_ablation=[])
     assert Sparsifier(model, optimizer, **options, **free).masks
+
+
+def test_a_method_that_starts_dense_refuses_an_initial_mask():
+    model = model_of()
+    with pytest.raises(ValueError, match=r"'gmp' starts with all weights.*leave out"):
+        attach(model, GMP(0.75), mask="random")
+    _, sparsifier = attach(model, GMP(0.75))
+    assert all(bool(mask.all()) for mask in sparsifier.masks.values())

@@ -9,7 +9,7 @@ from fanin.trainer import ConfigError, load_run
 from fanin.trainer.recipe import config_to_toml
 from fanin.trainer.run_folder import build_model, sparse_parameter_names
 from fanin.trainer.sweep import group_runs, read_records, run_sweep
-from fanin.trainer.sweep_config import load_sweep, sweep_names
+from fanin.trainer.sweep_config import expand, load_sweep, sweep_names
 from fanin.trainer.sweep_run import SweepRecord
 
 SWEEP = """
@@ -204,3 +204,13 @@ def test_a_sweep_by_ray_gives_the_records_of_one_without(sweep, tmp_path):
     assert read_records(tmp_path / "ray") == by_ray
     again = run_sweep(sweep, tmp_path / "ray", ray=True)  # finished runs are only read
     assert again == by_ray
+
+
+def test_variants_extend_their_training_as_the_paper_does():
+    runs = {run.variant: run.config for run in load_sweep("imagenet-resnet50")}
+    assert runs["srigl"].training.epochs == 103
+    assert runs["srigl-x5"].training.epochs == 515
+    assert runs["srigl-x5"].lr_schedule.milestones == (150.0, 350.0, 450.0)
+    tables = {"recipe": "mlp-digits-dense", "variants": [{"label": "a", "extend": "twice"}]}
+    with pytest.raises(ConfigError, match="extend must be a number such as 2, got 'twice'"):
+        expand(tables)

@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from ..._base.figure_style import COLORS, MARKERS
 from ..._base.names import near_matches
@@ -15,6 +15,7 @@ from ..metrics import Record, checked_content, read_metrics
 from ..run_folder import METRICS
 from ..sweep import SEED, SweepRow, group_runs
 from ..sweep_run import SweepRecord
+from ..tensorboard import is_number
 from .result import Analysis
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _accuracy_against(key: str, table: Sequence[SweepRow]) -> Analysis:
     for row in shown:
         if key in row["values"] and row["values"][key] not in values:
             values.append(row["values"][key])
-    numbers = [value for value in values if _is_number(value)]
+    numbers = [value for value in values if is_number(value)]
     numeric = len(numbers) == len(values)
     for row in shown:
         curve = curves.setdefault(_label(row, key), [])
@@ -191,7 +192,7 @@ def _accuracy_against(key: str, table: Sequence[SweepRow]) -> Analysis:
             position = None
             if key in row["values"]:
                 value = row["values"][key]
-                position = value if numeric and _is_number(value) else values.index(value)
+                position = value if numeric and is_number(value) else values.index(value)
             curve.append(_CurvePoint(position, row["accuracy"], row["interval"] or 0.0))
 
     def draw(axes: Axes) -> None:
@@ -240,7 +241,7 @@ def _by_sparsity(table: Sequence[SweepRow]) -> Analysis:
 
 def _sparsity(row: SweepRow) -> float:
     value = row["values"].get(_SPARSITY, 0.0)
-    if not _is_number(value):
+    if not is_number(value):
         raise ValueError(f"{_SPARSITY} of variant {row['variant']!r} is not a number: {value!r}")
     return value
 
@@ -249,10 +250,6 @@ def _label(row: SweepRow, key: str) -> str:
     """Name the variant, with all varied values except that of ``key``."""
     others = {k: v for k, v in row["values"].items() if k != key}
     return row["variant"] + "".join(f" {k.split('.')[-1]}={v}" for k, v in others.items())
-
-
-def _is_number(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def _cell(row: SweepRow) -> str | None:

@@ -47,13 +47,13 @@ class DenseToSparse:
         """
         return size
 
-    def penalty_gradient(self, dense: Tensor, mask: Tensor, trained: Tensor) -> Tensor:
+    def penalty_gradient(self, dense: Tensor, mask: Tensor, trained: Tensor | None) -> Tensor:
         """Return the gradient of the regularization of one layer.
 
         Args:
             dense: float, the weights behind the mask.
             mask: bool, same shape, the weights of the forward pass.
-            trained: bool, same shape, the weights that the step may change.
+            trained: bool, same shape, the weights that the step may change; None: all.
 
         """
         raise NotImplementedError
@@ -95,7 +95,7 @@ class SRSTE(DenseToSparse):
             raise ValueError(f"SR-STE trains N:M sparsity, got structure {self.structure!r}")
         return structure
 
-    def penalty_gradient(self, dense: Tensor, mask: Tensor, trained: Tensor) -> Tensor:  # noqa: ARG002
+    def penalty_gradient(self, dense: Tensor, mask: Tensor, trained: Tensor | None) -> Tensor:  # noqa: ARG002
         """Return ``decay`` · (weights off the mask)."""
         return dense.masked_fill(mask, 0) * self.decay
 
@@ -157,11 +157,13 @@ class TopKAST(DenseToSparse):
         """Return the size of B."""
         return round(self.trained_density(budget / size) * size)
 
-    def penalty_gradient(self, dense: Tensor, mask: Tensor, trained: Tensor) -> Tensor:
+    def penalty_gradient(self, dense: Tensor, mask: Tensor, trained: Tensor | None) -> Tensor:
         """Return ``decay`` · w on A, and that over the density of A on the rest of B."""
         density = max(1, int(mask.count_nonzero())) / mask.numel()
         exploring = torch.where(mask, dense, dense / density)
-        return exploring.masked_fill(~trained, 0) * self.decay
+        if trained is not None:
+            exploring = exploring.masked_fill(~trained, 0)
+        return exploring * self.decay
 
 
 def _check_decay(decay: float) -> None:
