@@ -11,12 +11,12 @@ endif()
 # The first release that supports all architectures below.
 set(FANIN_CUDA_MINIMUM 12.8)
 # Every architecture takes minutes to compile. ON is for distribution: Turing, A100, RTX 30, RTX 40,
-# H100, B200, RTX 50, and PTX for later ones. AUTO is for this machine: its own GPUs or, without
+# H100, B200, RTX 50, and PTX of H100 and RTX 50 for those between and later ones. AUTO is for this machine: its own GPUs or, without
 # one, H100 and PTX, which a driver can compile for any GPU. CMAKE_CUDA_ARCHITECTURES or the
 # environment variable CUDAARCHS overrides the choice.
 function(fanin_cuda_architectures result)
   if(FANIN_CUDA STREQUAL "ON")
-    set(${result} 75-real 80-real 86-real 89-real 90-real 100-real 120 PARENT_SCOPE)
+    set(${result} 75-real 80-real 86-real 89-real 90 100-real 120 PARENT_SCOPE)
     return()
   endif()
   set(here "")

@@ -71,6 +71,14 @@ bool fit_blocks(ExpandPlan& plan, const ExpandLayout& layout, int warps,
   return true;
 }
 
+// The dispatch keeps such layers away. A launch without its shared memory would read out of bounds.
+void refuse_unfit(const ExpandPlan& plan, const DeviceLimits& limits) {
+  if (plan.shared_bytes > 0) return;
+  throw std::length_error("no block of the expand kernel fits into the GPU's " +
+                          std::to_string(limits.shared_bytes_per_block) +
+                          " bytes of shared memory: take the stream or panel kernel");
+}
+
 }  // namespace
 
 ExpandPlan plan_expand(const ExpandLayout& layout, const RunArguments& run,
@@ -103,6 +111,7 @@ ExpandPlan plan_expand(const ExpandLayout& layout, const RunArguments& run,
     least = busy;
     best = plan;
   }
+  refuse_unfit(best, limits);
   return best;
 }
 
@@ -142,6 +151,7 @@ ExpandPlan plan_expand_conv(const ExpandConvLayout& layout, const RunArguments& 
       least = busy;
       best = plan;
     }
+  refuse_unfit(best, limits);
   return best;
 }
 
