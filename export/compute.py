@@ -19,7 +19,9 @@ BFLOAT16_TOLERANCE = 4e-2
 bfloat16: ten times the most that rounding changes a number by."""
 
 
-def values_for(compute: str, values_dtype: str, precision: str, *, portable: bool) -> str:
+def values_for(
+    compute: str, values_dtype: str, precision: str, *, portable: bool, device: str
+) -> str:
     """Return the type that values are rounded to, which computing in bfloat16 implies.
 
     Raises:
@@ -41,6 +43,11 @@ def values_for(compute: str, values_dtype: str, precision: str, *, portable: boo
     if portable:
         raise ValueError(
             "compute bfloat16 is done by CondensedGemm, and a portable file has none; leave one out"
+        )
+    if device != "cpu":
+        raise ValueError(
+            f"compute bfloat16 is for CPUs, device is {device!r}; leave one out, or take precision "
+            "bfloat16"
         )
     return compute
 

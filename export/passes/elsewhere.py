@@ -56,18 +56,24 @@ def find_elsewhere(
         opset: version of the standard operators.
 
     """
-    found, reported = Elsewhere(), set[int]()
+    found = Elsewhere()
     activations = _activations(model)
+    constants = []
     for root, owner in _constants(model):
         tensor = stored_tensor(root)
-        if tensor is None or tensor.size < LEAST_ENTRIES:
-            continue
-        forms = list(forms_of(root))
-        if any(id(form) in seen for form in forms):
-            continue
+        if tensor is not None and tensor.size >= LEAST_ENTRIES:
+            constants.append((list(forms_of(root)), owner))
+    # What is computed from a layer's weight is accounted for, also as a form of the weight's scales.
+    reported = {
+        id(form)
+        for forms, _ in constants
+        if any(id(form) in seen for form in forms)
+        for form in forms
+    }
+    for forms, owner in constants:
         for form in forms:
             readers = [n for n in readers_of(form) if not _is_table(n, form, activations)]
-            unread = form is root and not root.uses()
+            unread = form is forms[0] and not form.uses()
             if id(form) in reported or not (readers or unread):
                 continue
             reported.add(id(form))

@@ -136,6 +136,7 @@ def test_a_model_that_bfloat16_changes_too_much_is_not_written(source, tmp_path,
         ({"compute": "int8"}, "compute is 'int8', it must be float32 or bfloat16"),
         ({"compute": "bfloat16", "values_dtype": "float16"}, "values_dtype is 'float16'; leave"),
         ({"compute": "bfloat16", "portable": True}, "a portable file has none; leave one out"),
+        ({"compute": "bfloat16", "device": "cuda"}, "is for CPUs, device is 'cuda'; leave one out"),
     ],
 )
 def test_options_that_contradict_each_other_are_refused(source, tmp_path, options, reason):
@@ -145,10 +146,9 @@ def test_options_that_contradict_each_other_are_refused(source, tmp_path, option
 
 
 def test_values_of_the_same_type_may_be_asked_for_as_well():
-    assert (
-        compute_module.values_for("bfloat16", "bfloat16", "float32", portable=False) == "bfloat16"
-    )
-    assert compute_module.values_for("float32", "float16", "float32", portable=True) == "float16"
+    types = compute_module.values_for
+    assert types("bfloat16", "bfloat16", "float32", portable=False, device="cpu") == "bfloat16"
+    assert types("float32", "float16", "float32", portable=True, device="cuda") == "float16"
 
 
 def test_torch_models_compute_in_bfloat16(tmp_path):

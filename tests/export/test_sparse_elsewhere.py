@@ -21,6 +21,7 @@ from fanin.cli import app
 from fanin.export import ExportError, ExportReport, convert, export
 from fanin.export.onnx_convert import plan_conversion
 from fanin.export.passes import constants
+from fanin.export.passes.elsewhere import LEAST_ENTRIES
 
 IN, OUT = 96, 64
 
@@ -237,6 +238,28 @@ def test_sparse_weight_of_another_operator_is_named(tmp_path: Path):
     ]
     assert report.layers[0].reason == "RNN reads it, which is not condensed"
     assert plan_conversion(tmp_path / "in.onnx") == report.layers
+
+
+def test_layer_with_a_thousand_scales_has_one_line(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    integers = rng.integers(1, 100, (LEAST_ENTRIES, 8)).astype(np.int8)
+    integers[rng.random(integers.shape) < 0.9] = 0
+    arrays = {
+        "q": integers,
+        "scale": np.full(LEAST_ENTRIES, 0.01, np.float32),
+        "zero": np.zeros(LEAST_ENTRIES, np.int8),
+        "x_scale": np.float32(0.1),
+        "x_zero": np.int8(0),
+    }
+    nodes = [
+        node("QuantizeLinear", "x x_scale x_zero", "xq"),
+        node("DequantizeLinear", "xq x_scale x_zero", "xd"),
+        node("DequantizeLinear", "q scale zero", "w", axis=0),
+        node("Gemm", "xd w", "y", transB=1),
+    ]
+    source = write(tmp_path / "in.onnx", nodes, arrays, x_shape=("batch", 8))
+    (layer,) = convert(source, tmp_path / "out.onnx", policy="dense").layers
+    assert (layer.name, layer.reason) == ("q", "policy dense, 8 bits as it was")
 
 
 def test_operator_of_another_domain_is_named_with_it(tmp_path: Path):
