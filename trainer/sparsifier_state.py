@@ -75,7 +75,7 @@ def check_state(
         here, there = layers.get(name), state["layers"].get(name)
         if there is not None:
             _check_layer(name, there)
-        expected = None if here is None else (here.budget, tuple(here.mask.shape))
+        expected = None if here is None else (here.budget, tuple(here.weight.shape))
         found = None if there is None else (there["budget"], tuple(there["mask"].shape))
         if budgets_move and expected and found:
             found = (expected[0], found[1])
