@@ -31,7 +31,7 @@ def hook_gradients(
         handles.append(layer.weight.register_post_accumulate_grad_hook(after))  # type: ignore[no-untyped-call]
     sharded = [layer for layer in layers if layer.sharding is not None]
     if sharded:
-        forward = torch.compiler.disable(partial(_before_forward, sharded))
+        forward = torch.compiler.disable(partial(_before_forward, sharded))  # type: ignore[no-untyped-call]
         handles.append(model.register_forward_pre_hook(forward))
     return handles
 

@@ -21,7 +21,7 @@ from .methods import DenseToSparse, SparseMethod
 from .optimizer_state import reset_optimizer_state
 from .processes import Processes
 from .seeds import derived_generator
-from .sharding import local_part, part_like, update_device, whole_tensor
+from .sharding import local_part, part_like, whole_tensor
 from .sparse_layer import SparseLayer
 from .straight_through import magnitude_mask, project_to_mask
 
@@ -104,11 +104,10 @@ def initial_layer(
 
     """
     weight, density = choice.weights[name], choice.densities[name]
-    device = update_device(weight)
     structure, shape = method.mask_structure(), choice.shapes[name]
     budget = weight_budget(shape, density)
     if method.starts_dense:
-        mask = torch.ones(shape, dtype=torch.bool, device=device)
+        mask = torch.ones(shape, dtype=torch.bool, device=weight.device)
     elif mask_source == "magnitude":
         mask = magnitude_mask(
             choice.turned(name, whole_tensor(weight)),
@@ -120,7 +119,7 @@ def initial_layer(
         generator = derived_generator(seed, name, "mask")
         mask = initial_mask(
             shape, budget, generator, structure, every_neuron=name in choice.protected
-        ).to(device)
+        ).to(weight.device)
     mask = choice.turned(name, mask).contiguous()
     processes.broadcast_(mask)
     decay = method.gradient_momentum
@@ -169,7 +168,7 @@ def initialize_weights(
         mask = torch.ones_like(mask) if method.dense_to_sparse else mask
         generator = derived_generator(seed, layer.name, "weight")
         drawn = layer.turned(sparse_init(mask, generator, weight_std))
-        drawn = drawn.to(layer.update_device, layer.weight.dtype)
+        drawn = drawn.to(layer.weight.device, layer.weight.dtype)
         if layer.sharding is not None:
             processes.broadcast_(drawn)
         weight.copy_(layer.part(drawn))

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from .._base.names import near_matches
-from .sharding import is_distributed, update_device, whole_tensor
+from .sharding import is_distributed, whole_tensor
 
 # Weights of these types have neurons in dimension 0, and HF_CONV1D in dimension 1. Transposed
 # convolutions have none in either, nor have embeddings, so both stay dense.
@@ -263,7 +263,7 @@ def keeps_zeros(module: nn.Module) -> bool:
     if not own:
         return True
     generator, present = torch.Generator().manual_seed(0), module.get_parameter("weight")
-    shape, device = present.shape, update_device(present)
+    shape, device = present.shape, present.device
     weight = torch.randn(shape, generator=generator).to(device, present.dtype)
     weight[:, 0] = 0
     sharded = {name: p for name, p in module.named_parameters() if is_distributed(p)}

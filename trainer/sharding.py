@@ -23,7 +23,6 @@ class Sharding:
         placements: one per dimension of the mesh: ``Shard`` or ``Replicate``.
         shape: shape of the whole weight.
         stride: strides of the whole weight.
-        device: where the local part is, which with offloading to the CPU is not the mesh's device.
 
     """
 
@@ -31,7 +30,6 @@ class Sharding:
     placements: tuple[Any, ...]
     shape: torch.Size
     stride: tuple[int, ...]
-    device: torch.device
 
     @classmethod
     def of(cls, tensor: Tensor) -> "Sharding | None":
@@ -39,15 +37,7 @@ class Sharding:
         if not is_distributed(tensor):
             return None
         sharded: Any = tensor
-        local = local_part(tensor)
-        return cls(
-            sharded.device_mesh, sharded.placements, tensor.shape, tensor.stride(), local.device
-        )
-
-    @property
-    def mesh_device(self) -> torch.device:
-        """The device on which processes communicate."""
-        return torch.device(self.mesh.device_type)
+        return cls(sharded.device_mesh, sharded.placements, tensor.shape, tensor.stride())
 
     def distributed(self, part: Tensor) -> Tensor:
         """Return the DTensor with this local part, without copying it."""
@@ -60,18 +50,17 @@ class Sharding:
         return distributed
 
     def whole(self, part: Tensor) -> Tensor:
-        """Gather the local parts of all processes, on the mesh's device; all must call it."""
-        gathered: Tensor = cast(Any, self.distributed(part.to(self.mesh_device))).full_tensor()
+        """Gather the local parts of all processes, which must all call it."""
+        gathered: Tensor = cast(Any, self.distributed(part)).full_tensor()
         return gathered
 
     def part(self, whole: Tensor) -> Tensor:
         """Return a copy of this process's part of a tensor that all processes hold."""
         from torch.distributed.tensor import distribute_tensor
 
-        sharded = distribute_tensor(
-            whole.detach().to(self.mesh_device), self.mesh, self.placements, src_data_rank=None
-        )
-        return local_part(sharded).to(self.device, copy=True)
+        whole = whole.detach().to(self.mesh.device_type)
+        sharded = distribute_tensor(whole, self.mesh, self.placements, src_data_rank=None)
+        return local_part(sharded).clone()
 
 
 def is_distributed(tensor: Tensor) -> bool:
@@ -98,12 +87,6 @@ def part_like(weight: Tensor, whole: Tensor) -> Tensor:
     """Return the part of a whole tensor that this process holds of ``weight``, on its device."""
     sharding = Sharding.of(weight)
     return whole.to(weight.device) if sharding is None else sharding.part(whole)
-
-
-def update_device(weight: Tensor) -> torch.device:
-    """Return the device of ``whole_tensor(weight)``, on which topology updates are computed."""
-    sharding = Sharding.of(weight)
-    return weight.device if sharding is None else sharding.mesh_device
 
 
 def is_fully_sharded(module: nn.Module) -> bool:
@@ -147,6 +130,12 @@ def check_shardings(
                 f"{sharding.placements}, as of tensor parallelism, and only fully_shard over one "
                 "dimension of a mesh (with or without replicas) is supported. Add it to "
                 "dense_layers."
+            )
+        if weight.device.type != sharding.mesh.device_type:
+            raise ValueError(
+                f"{name!r} cannot be sparse: it is offloaded to the CPU, where its gradient may "
+                "arrive after it is masked; call fully_shard without CPUOffloadPolicy. Or add the "
+                "layer to dense_layers."
             )
         if sharding.mesh.size() != processes.count:
             raise ValueError(

@@ -22,7 +22,7 @@ def commit_windows(layers: Collection[SparseLayer], processes: Processes) -> Non
     sharded = [layer for layer in layers if layer.sharding is not None]
     if sharded:
         failures = processes.sum_values(
-            [not finite[layer.name] for layer in sharded], sharded[0].update_device
+            [not finite[layer.name] for layer in sharded], sharded[0].weight.device
         )
         finite |= {layer.name: not count for layer, count in zip(sharded, failures, strict=True)}
     for layer in layers:

@@ -3,6 +3,7 @@
 Of a weight that FSDP2 shards, all tensors here but ``weight`` are the parts of this process.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 
 from .gradient_window import GradientWindow, WindowState
 from .masking import apply_bits_, mask_bits
-from .sharding import Sharding, local_part, part_like, update_device
+from .sharding import Sharding, local_part, part_like
 
 
 class LayerState(TypedDict):
@@ -98,11 +99,6 @@ class SparseLayer:
     def distributed(self, part: Tensor) -> Tensor:
         """Return a tensor of the layer as a DTensor if the weight is one, without copying it."""
         return part if self.sharding is None else self.sharding.distributed(part)
-
-    @property
-    def update_device(self) -> torch.device:
-        """The device of what ``whole`` returns."""
-        return update_device(self.weight)
 
     def turned(self, tensor: Tensor) -> Tensor:
         """Put the neurons of a tensor in the weight's layout into dimension 0, or the reverse."""
@@ -202,3 +198,27 @@ class SparseLayer:
         if self.sharding is None:
             return whole.to(self.weight.device, copy=True)
         return self.sharding.part(whole)
+
+
+def check_present(model: nn.Module | None, layers: Iterable[SparseLayer]) -> None:
+    """Refuse to go on if the model no longer has a layer's weight, so that another one trains.
+
+    Args:
+        model: the model; None if it no longer exists.
+        layers: its sparse layers.
+
+    Raises:
+        RuntimeError: names the weight.
+
+    """
+    if model is None:
+        return
+    present = {id(weight) for weight in model.parameters()}
+    for layer in layers:
+        # FSDP2 may still show a gathered weight instead of the sharded one.
+        if layer.sharding is None and id(layer.weight) not in present:
+            raise RuntimeError(
+                f"the model's {layer.name!r} is another parameter than when its Sparsifier was "
+                "made. fully_shard replaces parameters: shard the model first, then make the "
+                "optimizer, then the Sparsifier"
+            )

@@ -2,9 +2,9 @@
 
 import weakref
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, Never
+from typing import Never
 
 import torch
 from torch import Tensor, nn
@@ -25,9 +25,10 @@ from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
 from .sharding import check_shardings
 from .shared_windows import average_windows, commit_windows
-from .sparse_layer import SparseLayer
+from .sparse_layer import SparseLayer, check_present
 from .sparsifier_options import keywords_of, option_group, refuse_unknown
-from .sparsifier_state import STATE_VERSION, SparsifierState, check_state, flat_structure, upgraded
+from .sparsifier_state import STATE_VERSION, SparsifierState, fitting_state
+from .step_hooks import StepHooks
 from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate, TopologyUpdater
@@ -128,7 +129,7 @@ class Sparsifier:
         self._optimizers, self._seed, self._scaler = optimizers, seed, grad_scaler
         self._processes = Processes.of(process_group)
         self._step, self._stepped, self._synchronized = 0, False, True
-        self._nesting, self._state_checked, self._weights_checked = 0, False, False
+        self._state_checked, self._weights_checked = False, False
         self._moves: WeightMoves | None = None
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
@@ -163,7 +164,10 @@ class Sparsifier:
         self._shapes, self._others = choice.shapes, count_other_weights(model, choice.weights)
         if state is not None:
             self.load_state_dict(state)
-        self._handles = self._hooks(model)
+        self._step_hooks = StepHooks(
+            self._optimizer, self._before_optimizer_step, self._after_optimizer_step
+        )
+        self._gradient_hooks = hook_gradients(model, self._layers.values(), self._after_backward)
         _attached.update(optimizers)
         for layer in self._layers.values():
             _masked[layer.weight] = True
@@ -219,7 +223,7 @@ class Sparsifier:
 
         """
         stepped, self._stepped = self._stepped, False
-        self._nesting = 0  # the optimizer's step may have raised an error
+        self._step_hooks.expect_new_step()
         for layer in self._layers.values():
             layer.window.discard_pending()
             if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
@@ -265,7 +269,8 @@ class Sparsifier:
 
     def detach(self) -> None:
         """Remove all hooks; masks stay readable and the weights stay as they are."""
-        for handle in self._handles:
+        self._step_hooks.remove()
+        for handle in self._gradient_hooks:
             handle.remove()
         for optimizer in self._optimizers:
             _attached.discard(optimizer)
@@ -309,29 +314,16 @@ class Sparsifier:
                 nothing is changed then.
 
         """
-        moves = getattr(self.method, "redistributes", False)
-        method, settings, upgraded_state = self.method, dict(self._settings), upgraded(state)
-        if upgraded_state is not state and ":" in str(settings.get("structure")):
-            settings["structure"] = structure = flat_structure(str(settings["structure"]))
-            changed: Any = {"structure": structure}
-            method = replace(method, **changed)
-        state = upgraded_state
-        check_state(state, settings, self._layers, budgets_move=moves)
-        self.method, self._settings = method, settings
+        state, self.method, self._settings = fitting_state(
+            state, self.method, self._settings, self._layers
+        )
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
             layer.load_state_dict(state["layers"][name])
 
-    def _hooks(self, model: nn.Module) -> list[torch.utils.hooks.RemovableHandle]:
-        handles = [
-            self._optimizer.register_step_pre_hook(self._before_optimizer_step),
-            self._optimizer.register_step_post_hook(self._after_optimizer_step),
-        ]
-        return handles + hook_gradients(model, self._layers.values(), self._after_backward)
-
     def _after_backward(self, layer: SparseLayer) -> None:
         if layer.dense is not None:
-            if self._nesting:
+            if self._step_hooks.within_step:
                 raise RuntimeError(
                     f"with method {self.method.name!r}, the model holds its dense weights during "
                     "optimizer.step(), and a closure would use them; call backward() before step() "
@@ -361,39 +353,18 @@ class Sparsifier:
             return None
         return _Updates(self.method, self._schedule)
 
-    def _before_optimizer_step(self, *_: object) -> None:
-        # A step() that calls super().step() runs the hooks twice.
-        self._nesting += 1
-        if self._nesting > 1:
-            return
+    def _before_optimizer_step(self) -> None:
         if not self._weights_checked:
-            self._check_weights()
+            check_present(self._model(), self._layers.values())
+            self._weights_checked = True
         if isinstance(self.method, DenseToSparse):
             for layer in self._layers.values():
                 expose_dense_weights(layer, self._optimizer, self.method)
         elif isinstance(self.method, SparseMethod) and self.method.moves_weights:
             self._moves = WeightMoves(self.method, self._layers, self._optimizer, self._seed)
 
-    def _check_weights(self) -> None:
-        """Refuse to mask weights that the model no longer has, in the first step."""
-        model, self._weights_checked = self._model(), True
-        if model is None:
-            return
-        present = {id(weight) for weight in model.parameters()}
-        for name, layer in self._layers.items():
-            # FSDP2 may show its gathered weights instead of the sharded ones until the next step.
-            if layer.sharding is None and id(layer.weight) not in present:
-                raise RuntimeError(
-                    f"the model's {name!r} is another parameter than when its Sparsifier was made. "
-                    "fully_shard replaces parameters: shard the model first, then make the "
-                    "optimizer, then the Sparsifier"
-                )
-
     @torch.no_grad()
-    def _after_optimizer_step(self, *_: object) -> None:
-        self._nesting = max(0, self._nesting - 1)
-        if self._nesting:
-            return
+    def _after_optimizer_step(self) -> None:
         method, moves = self.method, self._moves
         self._moves = None
         for layer in self._layers.values():

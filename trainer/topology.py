@@ -128,7 +128,8 @@ class TopologyUpdater:
 class _Inputs(Mapping[str, LayerInputs]):
     """What a method sees of the layers, each gathered from its processes when it is looked up.
 
-    A plan that looks at one layer after the other so never holds two whole ones of a sharded model.
+    A plan that looks at one layer after the other so holds two whole ones at most, the last and the
+    present one.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""One process of test_fsdp.py: trains small models, replicated or sharded, and saves the results."""
+"""One process of test_fsdp.py: trains small models, replicated or sharded, and saves results."""
 
 import sys
 from datetime import timedelta
@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.state_dict import (
     set_state_dict,
 )
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
@@ -74,8 +74,6 @@ def parallel_model(options):
     if "mesh" in given:
         names = "replicate", "shard"
         given["mesh"] = init_device_mesh("cpu", tuple(given["mesh"]), mesh_dim_names=names)
-    if given.pop("offload", False):
-        given["offload_policy"] = CPUOffloadPolicy(pin_memory=False)
     if given.pop("mixed", False):
         given["mp_policy"] = MixedPrecisionPolicy(torch.bfloat16, torch.float32)
     for module in list(model.children())[:-1]:

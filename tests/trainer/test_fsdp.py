@@ -50,7 +50,6 @@ FSDP_ALONE = {
 SHARDED = {
     "replicas": {"mesh": [2, 1]},
     "one-replica": {"mesh": [1, 2]},
-    "offloaded": {"offload": True},
     "whole-in-backward": {"reshard_after_forward": False},
 }
 RESUMED = {"srigl": SRIGL, "snfs": SNFS}
