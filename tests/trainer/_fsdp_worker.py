@@ -19,12 +19,27 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fanin.trainer import METHODS, LayerOptions, ScheduleOptions, Sparsifier
 
+
 GLOBAL_BATCH, STEPS = 16, 14
 WHOLE = StateDictOptions(full_state_dict=True)
+
+
+class LocalMomentum(torch.optim.Optimizer):
+    """Momentum in plain tensors, of this process's part of each weight."""
+
+    @torch.no_grad()
+    def step(self):
+        for weight in self.param_groups[0]["params"]:
+            gradient = local(weight.grad)
+            buffer = self.state[weight].setdefault("momentum_buffer", torch.zeros_like(gradient))
+            local(weight).sub_(buffer.mul_(0.9).add_(gradient), alpha=0.1)
+
+
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
     "foreach": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, foreach=True),
+    "local": lambda parameters: LocalMomentum(parameters, {}),
     "fused": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True),
 }
 

@@ -41,6 +41,7 @@ EQUAL = {
 CLOSE = {
     "kinds": {"method": SET, "kinds": True, "layers": {"in_proj": True}},
     "accumulated": {"method": SRIGL, "accumulate": 3},
+    "local-state": {"method": SRIGL, "optimizer": "local"},
     "clipped": {"method": SRIGL, "clip": 0.1, "optimizer": "fused"},
 }
 FSDP_ALONE = {
@@ -185,7 +186,7 @@ def test_gradients_that_were_only_looked_at_do_not_decide_growth(out):
 
 
 @pytest.mark.parametrize("tag", CLOSE)
-def test_kinds_of_layers_accumulation_and_clipping_are_as_in_replicated_training(out, tag):
+def test_layers_optimizers_accumulation_and_clipping_are_as_in_replicated_training(out, tag):
     replicated, sharded = (result(out, f"{tag}-{parallel}") for parallel in PARALLELS)
     assert masks_held(out, f"{tag}-fsdp")
     assert_close_training(replicated, sharded)
