@@ -50,7 +50,8 @@ from .onnx_source import data_files, load_source
 from .output_precision import output_precisions
 from .passes.access import label_of
 from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import NOT_FINITE, CondensePass, CondenseResult, Shape, kept_names
+from .passes.condense import CondensePass, CondenseResult, kept_names
+from .passes.condense_layers import NOT_FINITE, Shape
 from .passes.expand import ExpandPass
 from .passes.nodes import quantized_nodes
 from .quantization_units import Units, is_compared, units_of, with_noise

@@ -5,87 +5,39 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
-import onnx_ir as ir
-import torch
-from onnx_ir.passes import common
 from torch import Tensor, nn
 
 from .._base.atomic import output_path, staging_folder
-from ..ort_ops.format.condensed import VALUE_TYPES, CondensedWeight
-from ..ort_ops.format.conv_geometry import ConvGeometry
-from .compute import (
-    BFLOAT16_TOLERANCE,
-    compute_in_bfloat16,
-    compute_notes,
-    values_for,
-    with_compute,
-)
-from .dimensions import Dims, require_known, with_inferred
-from .engines import load_original
+from ..ort_ops.format.condensed import VALUE_TYPES
+from .compute import compute_notes, values_for, with_compute
+from .dimensions import Dims
 from .errors import ExportError
-from .forms import Choice, Chooser, Policy
-from .half_precision import (
-    InPrecision,
-    before_conversion,
-    in_precision,
-    require_precision,
-    set_precision,
-)
-from .locate import first_difference
-from .lowering import Lowered, final_layers, lower
-from .model_file import (
-    EXTERNAL_DATA_THRESHOLD,
-    MAX_INLINE_BYTES,
-    StagedModel,
-    link_notes,
-    publish_model,
-    stage_model,
-)
-from .onnx_op import DEFAULT_OPSET, IR_VERSION, OPSETS
-from .onnx_reading import read_proto
-from .passes.access import drop_weights, name_of
-from .passes.attach_functions import AttachFunctionsPass
-from .passes.clear_values import ClearValueMetadataPass
-from .passes.compute_bfloat16 import nodes_in_bfloat16
-from .passes.condense import CondensePass, Shape, kept_names, notes_on_kept
-from .passes.elsewhere import Elsewhere
-from .passes.expand import ExpandPass
-from .passes.fold_norm import FoldNormPass
-from .passes.tied_weights import KeepTiedWeightsPass
-from .quantization_units import Units, units_of, with_noise
+from .forms import Chooser, Policy
+from .half_precision import in_precision, require_precision
+from .lowering import final_layers
+from .model_file import EXTERNAL_DATA_THRESHOLD, MAX_INLINE_BYTES, link_notes, publish_model
+from .onnx_op import DEFAULT_OPSET, OPSETS
+from .passes.condense import kept_names
 from .ranges import require_range
 from .report import (
-    NOT_VERIFIED,
     SPARSE,
     ExportReport,
     LayerReport,
-    ParityCheck,
     bytes_saved,
     note_on_sparsity,
     require_sparse_layers,
 )
-from .rounding import (
-    Rounding,
-    read_elsewhere,
-    round_values,
-    rounding_notes,
-    with_rounding,
-)
+from .rounding import rounding_notes, with_rounding
 from .torch_copy import eval_copy
+from .torch_file import FileSettings, write_verified
 from .torch_inputs import Call, Example, Shapes, call_of
 from .torch_layers import check_masks, list_weights, merge_reports, tied_notes
-from .torch_model import float64_noise, plain_torch, round_weights, run_cases
-from .torch_to_ir import optimize, traced
-from .verify import Case, Reference, check_parity, check_structure, largest_change
-from .verify_layers import LARGE, check_layers
-
-_FOLDED_BY_TORCH = 8192
-"""Entries up to which torch's optimizer transposes a shared weight: a copy is there anyway."""
+from .torch_model import float64_noise, plain_torch, run_cases
+from .verify import Case
+from .verify_layers import LARGE
 
 
 def export(
@@ -212,7 +164,7 @@ def export(
         large = sum(parameter.nbytes for parameter in model.parameters()) > LARGE
         # A large model is verified by layer: its outputs are not compared.
         cases = _cases(call, copied.widened) if verify and not large else []
-        settings = _Settings(
+        settings = FileSettings(
             call,
             chooser,
             fold,
@@ -236,8 +188,8 @@ def export(
                 values_dtype="float32",
                 compute="float32",
             )
-            baseline = _write(cases, dense, baseline_scratch / baseline_target.name)
-        main = _write(cases, settings, scratch / target.name)
+            baseline = write_verified(cases, dense, baseline_scratch / baseline_target.name)
+        main = write_verified(cases, settings, scratch / target.name)
         reports = merge_reports(weights, main.layers, main.initializers)
         rounded = with_rounding(reports, main.rounding.errors, values_dtype)
         lowered = main.lowered
@@ -308,196 +260,6 @@ def _cases(call: Call, widened: bool) -> list[Case]:
             f"{error}. Half-precision parameters were widened to float32, so a forward that casts "
             "its tensors to half no longer fits them; remove the casts"
         ) from error
-
-
-@dataclass(frozen=True)
-class _Settings:
-    """The settings with which both files of an export are written."""
-
-    call: Call
-    chooser: Chooser
-    fold: bool
-    min_sparsity: float
-    masks: Mapping[str, np.ndarray] | None
-    opset: int
-    verify: bool
-    external_data_threshold: int
-    noise: float
-    values_dtype: str
-    compute: str
-    precision: str
-
-
-@dataclass(frozen=True)
-class _Written:
-    """A verified model in the scratch folder, with what the report says about it."""
-
-    staged: StagedModel
-    layers: tuple[LayerReport, ...]
-    elsewhere: Elsewhere
-    initializers: frozenset[str]
-    lowered: Lowered
-    parity: tuple[ParityCheck, ...]
-    not_checked: tuple[str, ...]
-    rounding: Rounding
-    change: float | None
-    computed: frozenset[str]
-    made: InPrecision | None
-    notes: tuple[str, ...]
-    kept: tuple[str, ...]
-
-
-def _write(cases: Sequence[Case], settings: _Settings, staged_path: Path) -> _Written:
-    """Write a model and verify the file; rounding changes the weights of the model as well."""
-    model, rounds = settings.call.model, settings.values_dtype != "float32"
-    program, call = traced(settings.call, settings.opset)
-    cases = cases[: len(call.batches)]
-    chooser = settings.chooser
-    require_known(chooser.dims, program.model, "the model")
-    sizes = with_inferred(program.model, chooser.dims, chooser.batch)
-    settings = replace(settings, chooser=replace(chooser, dims=sizes))
-    initializers = frozenset(program.model.graph.initializers)
-    condense = CondensePass(
-        min_sparsity=settings.min_sparsity,
-        masks=settings.masks,
-        choose_quantized=settings.chooser.choose_quantized,
-        name_after_weights=True,
-        leave_shared=partial(_dense_anyway, settings.chooser),
-    )
-    ExpandPass(settings.chooser, min_sparsity=settings.min_sparsity, masks=settings.masks)(
-        program.model
-    )
-    found = [condense(program.model)]
-    exclusive = dict(model.named_parameters()).keys() - read_elsewhere(program.model)
-    graph_model = optimize(program)
-    del program
-    # Slices of packed weights have constant bounds only now.
-    found.append(condense(graph_model))
-    KeepTiedWeightsPass()(graph_model)
-    common.ClearMetadataAndDocStringPass()(graph_model)
-    ClearValueMetadataPass()(graph_model)
-    # Before values are rounded: they would be rounded again.
-    norms = FoldNormPass()(graph_model)
-    rounding, change = Rounding(), 0.0 if not rounds else None
-    if rounds:
-        rounding = round_values(
-            graph_model,
-            settings.values_dtype,
-            settings.chooser,
-            fold=settings.fold,
-            found=found,
-            parameters=exclusive,
-            norms=norms.scales,
-        )
-    if rounds and cases:
-        round_weights(model, rounding, getattr(torch, settings.values_dtype))
-        exact, cases = cases, run_cases(model, call.batches)
-        change = largest_change(exact, cases)
-    # The clone keeps the arrays that the passes replace; only a comparison of outputs reads it.
-    before = graph_model.clone() if cases else None
-    lowered = lower(graph_model, settings.chooser, fold=settings.fold)
-    lowered = replace(lowered, fused=(*norms.folded, *lowered.fused))
-    graph_model.ir_version = IR_VERSION
-    graph_model.producer_name, graph_model.producer_version = "fanin", None
-    staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
-    names = [name_of(value) for value in graph_model.graph.inputs]
-    kept = notes_on_kept(graph_model, [line for result in found for line in result.notes])
-    layers = tuple(layer for result in found for layer in result.layers)
-    again = settings.compute != "float32" or settings.precision != "float32"
-    if not again:
-        drop_weights(graph_model)
-    check_structure(staged.path)
-    parity: tuple[ParityCheck, ...] = ()
-    not_checked: tuple[str, ...] = (NOT_VERIFIED,)
-    if settings.verify and before is not None:
-        units = units_of(read_proto(staged.path))
-        locate = partial(_locate, before, staged.path, names, units is not None)
-        if units is not None:
-            units = _own_noise(before, staged.path, names, cases, units)
-        reference = Reference("torch", cases, settings.noise, units, locate)
-        parity, not_checked = check_parity(staged.path, reference)
-    made = None
-    if settings.compute != "float32":
-        compute_in_bfloat16(graph_model)
-        staged = stage_model(graph_model, staged_path, settings.external_data_threshold)
-        check_structure(staged.path)
-        if settings.verify and before is not None:
-            loose = replace(reference, locate=None, least_tolerance=BFLOAT16_TOLERANCE)
-            parity, not_checked = check_parity(staged.path, loose)
-    elif settings.precision != "float32":
-        made = set_precision(
-            graph_model,
-            staged,
-            before,
-            names,
-            cases,
-            settings.precision,
-            settings.external_data_threshold,
-        )
-        staged = made.staged
-        parity = (*before_conversion(parity), *made.parity)
-        not_checked = (*not_checked, *made.not_checked)
-    if again:
-        drop_weights(graph_model)
-    if settings.verify and before is None:
-        parity, not_checked = check_layers(staged.path)
-    computed = nodes_in_bfloat16(graph_model)
-    return _Written(
-        staged,
-        layers,
-        found[-1].elsewhere,
-        initializers,
-        lowered,
-        parity,
-        not_checked,
-        rounding,
-        change,
-        computed,
-        made,
-        call.notes,
-        kept,
-    )
-
-
-def _dense_anyway(
-    chooser: Chooser, weight: CondensedWeight, shape: Shape, geometry: ConvGeometry | None
-) -> Choice | None:
-    """Leave a shared weight where it would be dense again: the copy would stay beside it."""
-    if geometry is not None or weight.in_features * weight.out_features <= _FOLDED_BY_TORCH:
-        return None
-    choice = chooser.choose(weight, chooser.rows_of(shape))
-    return choice if choice.form == "dense" else None
-
-
-def _own_noise(
-    before: ir.Model, path: Path, names: Sequence[str], cases: Sequence[Case], units: Units
-) -> Units:
-    """Measure how far a quantized graph is from itself where the runtime optimizes it."""
-    feeds = [dict(zip(names, case.inputs, strict=True)) for case in cases]
-    file = _saved(before, path)
-    runs = [load_original(file, optimize=optimize) for optimize in (False, True)]
-    return with_noise(units, *([run(feed) for feed in feeds] for run in runs))
-
-
-def _locate(
-    before: ir.Model,
-    path: Path,
-    names: Sequence[str],
-    quantized: bool,
-    case: Case,
-    library: bool,
-) -> str:
-    """Compare with the graph as it was before anything was folded, chosen or fused."""
-    saved = _saved(before, path)
-    return first_difference(saved, path, names, case, library, quantized=quantized)
-
-
-def _saved(before: ir.Model, path: Path) -> Path:
-    AttachFunctionsPass()(before)
-    before.ir_version = IR_VERSION
-    reference = path.with_name("before.onnx")
-    ir.save(before, reference)
-    return reference
 
 
 def _resolve(

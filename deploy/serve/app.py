@@ -67,7 +67,7 @@ def create_app(settings: ServeSettings) -> FastAPI:
         budget=state.budget,
         draining=lambda: state.draining,
         access_log=settings.access_log,
-        begin_traces=settings.otel,
+        spans=settings.otel,
     )
     app.add_exception_handler(RequestError, _refused)
     app.add_exception_handler(HTTPException, _no_route)
@@ -98,7 +98,7 @@ def _add_health(app: FastAPI, state: ServerState, operations: Operations) -> Non
 
     @app.get("/v2/health/ready", tags=["health"], responses=openapi.READY)
     async def ready() -> Response:
-        """Return whether every model is being served and the server is not shutting down."""
+        """Return whether the server accepts requests: not while it shuts down."""
         reason = operations.why_not_ready()
         return JSONResponse({"ready": True}) if reason is None else _not_ready(reason)
 
@@ -140,8 +140,6 @@ def _add_models(app: FastAPI, state: ServerState, operations: Operations) -> Non
 
     async def all_stats() -> Response:
         """Count the requests of all models that are served."""
-        if state.repository.has("stats"):  # a model of that name: its metadata
-            return JSONResponse(operations.model_metadata("stats"))
         return JSONResponse(await operations.statistics())
 
     async def infer(request: Request) -> Response:

@@ -81,7 +81,7 @@ def _load(path: Path) -> dict[str, Any]:
     if len(raw) > _MAX_BYTES:
         raise SettingsError(f"{path}: it is larger than {_MAX_BYTES} bytes")
     try:
-        return tomllib.loads(raw.decode())
+        return tomllib.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # of UTF-8 or of TOML
         raise SettingsError(f"{path} is not TOML: {error}") from error
 

@@ -112,7 +112,7 @@ def read_options(folder: Path, settings: ServeSettings) -> ModelOptions:
     try:
         if len(raw) > _MAX_BYTES:
             raise ValueError(f"it is larger than {_MAX_BYTES} bytes")
-        options = _options(parse(raw.decode()), folder.name)
+        options = _options(parse(raw.decode("utf-8-sig")), folder.name)
         options.applied_to(settings)  # checks the ranges
     except (TextFormatError, SettingsError, ValueError) as error:
         problem = str(error)

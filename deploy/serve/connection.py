@@ -10,15 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT, FlowControl
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from .budget import Budget
-from .errors import error_body
-from .guard import OPEN, Receive, Scope, Send, answer
+from .connection_answers import FULL, dated, error_response, health_only
 
 # Most bytes and fields of a head; most bytes of chunk sizes, extensions and trailers in a body.
 MAX_HEAD = 1 << 16
@@ -38,7 +36,6 @@ _DRAIN_SECONDS = 1.0
 # counts for: one slice may hold thousands of chunks.
 _PARSE_SLICE, _STOP_COST = 1 << 13, 64
 
-_FULL = "the server has reached its connection limit; try again later"
 _END = b"\r\n\r\n"
 
 
@@ -108,14 +105,15 @@ class _Connection(HttpToolsProtocol):
         if over > 0:
             self._surplus = True
             self._set_deadline(min(_SURPLUS_SECONDS, self.limits.timeout))
-            self.app = _health_only(self.app, self.limits.on_refusal)
+            self.app = health_only(self.app, self.limits.on_refusal)
         else:
             self._set_deadline(self.timeout_keep_alive)
+        self.app = dated(self.app)
         if over > 2 * MAX_SURPLUS:
-            self._refuse(503, _FULL, "connections")
+            self._refuse(503, FULL, "connections")
         elif over > MAX_SURPLUS:
             self.limits.on_refusal("connections")
-            self.transport.write(_error_response(503, _FULL))
+            self.transport.write(error_response(503, FULL))
             self.transport.write_eof()
             self._draining = True
             self._set_deadline(min(_DRAIN_SECONDS, self.limits.timeout))
@@ -334,7 +332,7 @@ class _Connection(HttpToolsProtocol):
                 self._abort()
                 return
             self.cycle.disconnected = True  # ends whoever waits for the body, without a response
-        self.transport.write(_error_response(status, error))
+        self.transport.write(error_response(status, error))
         self.transport.close()
         self._set_deadline(self.limits.timeout)
 
@@ -380,20 +378,3 @@ class _Connection(HttpToolsProtocol):
 def connection_class(limits: Limits) -> type[HttpToolsProtocol]:
     """Create a connection class for uvicorn with these limits."""
     return type("BoundedConnection", (_Connection,), {"limits": limits})
-
-
-def _error_response(status: int, error: str) -> bytes:
-    body, headers = error_body(status, error)
-    fields = "".join(f"{name}: {value}\r\n" for name, value in headers.items())
-    return b"%bconnection: close\r\n%b\r\n%b" % (STATUS_LINE[status], fields.encode(), body)
-
-
-def _health_only(app: Any, on_refusal: Callable[[str], None]) -> Any:
-    async def serve(scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"].removesuffix("/") in OPEN:
-            await app(scope, receive, send)
-            return
-        on_refusal("connections")
-        await answer(send, 503, _FULL)
-
-    return serve

@@ -43,7 +43,7 @@ _NO_UPGRADE = (
 class Guard:
     """Wraps the app; while ``draining()``, every response tells the client to disconnect.
 
-    ``begin_traces`` gives a trace to requests that come without one.
+    ``spans`` tells that they are sent, so that requests without a trace begin one.
     """
 
     def __init__(
@@ -53,14 +53,14 @@ class Guard:
         budget: Budget,
         draining: Callable[[], bool],
         access_log: bool,
-        begin_traces: bool = False,
+        spans: bool = False,
     ):
         self._app = app
         self._budget = budget
         self._token = None if token is None else f"Bearer {token}".encode()
         self._draining = draining
         self._access_log = access_log
-        self._begin_traces = begin_traces
+        self._spans = spans
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -126,7 +126,7 @@ class Guard:
             for name, value in scope["headers"]
             if name in _TRACE_FIELDS
         ]
-        return Trace.of(found, self._begin_traces) if found or self._begin_traces else None
+        return Trace.of(found, self._spans) if found or self._spans else None
 
     def _allowed(self, scope: Scope) -> bool:
         if self._token is None or scope["path"].removesuffix("/") in OPEN:

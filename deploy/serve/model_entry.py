@@ -31,7 +31,6 @@ class ModelEntry:
     Attributes:
         name: Its name.
         wanted: Whether it should be served: false once it was unloaded on request.
-        required: Whether the server is not ready without it: false for those that came later.
         serving: The versions that are served, newest first; replaced as a whole, so readers need no
             lock.
         failures: Why versions that should be served are not.
@@ -48,7 +47,6 @@ class ModelEntry:
     ):
         self.name = source.name
         self.wanted = True
-        self.required = True
         self.serving: dict[str, LoadedModel] = {}
         self.failures: dict[str, LoadFailure] = {}
         self._source = source
@@ -60,6 +58,7 @@ class ModelEntry:
         self._finder = VersionFinder(source, self._options.path)
         self._failed: dict[str, LoadFailure] = {}
         self._seen: dict[str, FileStamps] = {}
+        self._vanished = False  # at the last look
         self._lock = threading.Lock()
 
     def refresh(self, *, settled_only: bool = True, again: bool = False) -> None:
@@ -124,6 +123,7 @@ class ModelEntry:
             self.failures = unusable
             return self.serving
         existing, found = found, options.selected(found)
+        self._vanished = self._vanished and not existing
         most = options.applied_to(self._settings).versions
         chosen: dict[str, LoadedModel] = {}
         failures: dict[str, LoadFailure] = {}
@@ -138,6 +138,9 @@ class ModelEntry:
         if not chosen:
             # Nothing on disk can be served: keep what is loaded, and tell why in the index.
             if not found and (existing or self.serving):
+                if not existing and settled_only and not self._vanished:
+                    self._vanished = True  # perhaps being replaced: the next look decides
+                    return self.serving
                 failures = dict.fromkeys(self.serving or [""], _nothing_selected(existing))
                 self._tell_once(failures)
             chosen = self.serving

@@ -9,11 +9,10 @@ from pathlib import Path
 
 from ..errors import SessionError
 from .logs import event
-from .settings import ModelSource, is_model_name
+from .settings import ModelSource, why_no_model_name
 
 _log = logging.getLogger("fanin.serve")
 
-_UNUSABLE_NAME = "a model's name has up to 100 letters, digits, _, . and -, a letter or digit first"
 _DEAD_LINK = "it is a link that leads nowhere"
 _STRAY_FILE = "a model is a folder here: move the file to NAME/1/model.onnx"
 
@@ -43,6 +42,10 @@ class ModelFolder:
                 model=self._path,
             ) from error
 
+    def may_be_gone(self, name: str) -> bool:
+        """Return whether a model was missing at the last look that finds out what is gone."""
+        return name in self._missing
+
     def changes(self, removals: bool) -> tuple[dict[str, ModelSource], list[str]]:
         """Look at the folder.
 
@@ -64,8 +67,10 @@ class ModelFolder:
             self._trouble = str(error)
             return {}, []
         self._trouble = ""
-        usable = {name for name in folders if is_model_name(name)}
-        refused |= dict.fromkeys(folders - usable, _UNUSABLE_NAME)
+        problems = {name: why_no_model_name(name) for name in folders}
+        usable = {name for name, problem in problems.items() if not problem}
+        for name in folders - usable:
+            refused[name] = f"it cannot have this name: {problems[name]}"
         self._tell_refused({item for item in refused.items() if not item[0].startswith(".")})
         added = {
             name: ModelSource(name, self._path / name, configured=True)

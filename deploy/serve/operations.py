@@ -32,11 +32,13 @@ class Operations:
         return {"name": "fanin", "version": __version__, "extensions": list(_EXTENSIONS)}
 
     def why_not_ready(self) -> str | None:
-        """Return why the server is not ready, or None."""
+        """Return why the server is not ready, or None.
+
+        It starts only with all of its models; later, one that fails has a readiness of its own, and
+        must not take the others out of a load balancer.
+        """
         if self._state.draining:
             return "the server is shutting down"
-        if not self._state.repository.ready():
-            return "not every model is being served; see POST /v2/repository/index"
         return None
 
     def why_model_not_ready(self, model: str, version: str | None = None) -> str | None:

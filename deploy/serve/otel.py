@@ -2,10 +2,12 @@
 
 Where they go, under which service name, and which are sampled is configured by OpenTelemetry's own
 environment variables (OTEL_EXPORTER_OTLP_ENDPOINT, OTEL_SERVICE_NAME, OTEL_TRACES_SAMPLER, …).
+https://opentelemetry.io/docs/specs/otel/configuration/sdk-environment-variables/
 """
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from typing import Any
@@ -27,7 +29,18 @@ from opentelemetry.trace import (
     set_span_in_context,
 )
 
+from .settings import SettingsError
 from .tracing import Trace
+
+_SAMPLER, _SHARE = "OTEL_TRACES_SAMPLER", "OTEL_TRACES_SAMPLER_ARG"
+_SAMPLERS = ("always_on", "always_off", "traceidratio")
+# Variables, the first of which counts that is set, and what they may say.
+_SUPPORTED = (
+    (("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"), ("http/protobuf",)),
+    (("OTEL_TRACES_EXPORTER",), ("otlp",)),
+    (("OTEL_PROPAGATORS",), ("tracecontext", "baggage")),
+    ((_SAMPLER,), (*_SAMPLERS, *(f"parentbased_{name}" for name in _SAMPLERS))),
+)
 
 _CLOSE_SECONDS = 5.0  # for the last spans to be sent when the server stops
 
@@ -46,11 +59,20 @@ class Tracer:
 
     @classmethod
     def from_environment(cls) -> Tracer:
-        """Create a tracer that sends spans in batches over OTLP (HTTP)."""
+        """Create a tracer that sends spans in batches over OTLP (HTTP).
+
+        Raises:
+            SettingsError: As ``require_supported`` does.
+
+        """
+        require_supported()
         return cls(BatchSpanProcessor(OTLPSpanExporter()))
 
     def start(self, trace: Trace, protocol: str) -> RequestSpan:
-        """Begin the span of an infer request; its ids are those of ``trace``."""
+        """Begin the span of an infer request; its ids are those of ``trace``.
+
+        Whether it is sampled is noted in ``trace``.
+        """
         self._ids.choose(trace)
         try:
             span = self._tracer.start_span(
@@ -61,6 +83,7 @@ class Tracer:
             )
         finally:
             self._ids.choose(None)
+        trace.sampled = span.is_recording()
         return RequestSpan(self._tracer, span)
 
     def close(self) -> None:
@@ -103,6 +126,34 @@ class RequestSpan:
         if status >= 500:
             self._span.set_status(StatusCode.ERROR)
         self._span.end()
+
+
+def require_supported() -> None:
+    """Refuse what the environment asks for in vain, since OpenTelemetry would pass over it.
+
+    Raises:
+        SettingsError: A variable names another protocol, exporter, propagator or sampler, or a
+            share of traces that is none.
+
+    """
+    for names, allowed in _SUPPORTED:
+        name = next((name for name in names if os.environ.get(name)), None)
+        if name is None:
+            continue
+        asked = [word.strip().lower() for word in os.environ[name].split(",")]
+        if not set(asked) <= set(allowed):
+            raise SettingsError(
+                f"--otel: {name} is {os.environ[name]!r}; change or unset it, since only "
+                f"{', '.join(allowed)} can be used here"
+            )
+    if "ratio" in os.environ.get(_SAMPLER, "").lower():
+        share = os.environ.get(_SHARE, "")
+        try:
+            sound = not share or 0 <= float(share) <= 1
+        except ValueError:
+            sound = False
+        if not sound:
+            raise SettingsError(f"--otel: {_SHARE} is {share!r}, not a number from 0 to 1")
 
 
 def _parent(trace: Trace) -> Any:

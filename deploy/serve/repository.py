@@ -64,7 +64,7 @@ class Repository:
         """Load every model; SessionError for the first without a version that opens."""
         if self._folder is not None:
             self._folder.require_readable()
-        self._find_models(required=True)
+        self._find_models()
         with self._trials():
             for entry in self._entries.values():
                 entry.refresh(settled_only=False)
@@ -74,10 +74,6 @@ class Repository:
     def names(self) -> list[str]:
         """List the names of all models."""
         return list(self._entries)
-
-    def has(self, name: str) -> bool:
-        """Return whether there is a model of this name, loaded or not."""
-        return name in self._entries
 
     def find(self, model: str, version: str | None = None) -> LoadedModel:
         """Return a served version, by default the newest; RequestError (404) if there is none."""
@@ -102,11 +98,6 @@ class Repository:
     def serving(self) -> list[LoadedModel]:
         """List all served versions of all models."""
         return [model for entry in self._entries.values() for model in entry.serving.values()]
-
-    def ready(self) -> bool:
-        """Return whether every model of the start is served that was not unloaded on request."""
-        entries = self._entries.values()
-        return all(entry.serving for entry in entries if entry.wanted and entry.required)
 
     def load(self, name: str) -> None:
         """Load what is on disk now; RequestError if the newest version does not open."""
@@ -140,6 +131,8 @@ class Repository:
         self._find_models()
         with self._trials():
             for entry in self._entries.values():
+                if self._folder is not None and self._folder.may_be_gone(entry.name):
+                    continue  # the next look decides
                 try:
                     entry.refresh()
                 except Exception:  # whatever it is, polling must continue
@@ -155,15 +148,13 @@ class Repository:
         """Return the rows of the protocol's repository index."""
         return [row for entry in self._entries.values() for row in entry.index()]
 
-    def _find_models(self, *, removals: bool = True, required: bool = False) -> None:
+    def _find_models(self, *, removals: bool = True) -> None:
         """Add the models that are new in the folder; unload and remove those gone from it."""
         if self._folder is None:
             return
         with self._lock:
             found, gone = self._folder.changes(removals)
             added = {name: self._new_entry(source) for name, source in found.items()}
-            for entry in added.values():
-                entry.required = required
             clashing = [name for name in added if name in self._entries]
             for name in clashing:
                 del added[name]

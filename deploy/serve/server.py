@@ -50,12 +50,16 @@ def serve(settings: ServeSettings) -> int:
         if that was a transient failure, such as too little memory.
 
     Raises:
-        SettingsError: If the address cannot be bound.
+        SettingsError: If the address cannot be bound, or OpenTelemetry's variables ask in vain.
 
     """
     on_stop(_end)  # until the server or supervisor installs its own handlers
     configure_logging(settings.log_format)
     shared_folder.forget_inherited()
+    if settings.otel:
+        from .otel import require_supported  # needs an extra of its own
+
+        require_supported()
     listener = bind(settings)
     if settings.host not in LOOPBACK and settings.token is None:
         event(
@@ -131,6 +135,7 @@ def run_worker(
         log_config=None,
         access_log=False,
         server_header=False,
+        date_header=False,  # uvicorn's is of the request's head; the connection writes the answer's
         proxy_headers=False,
         ws="none",
         http=connection_class(_limits(state)),

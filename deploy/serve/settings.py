@@ -17,6 +17,7 @@ from ..cpus import MAX_THREADS, default_threads
 TOKEN_VARIABLE = "FANIN_SERVE_TOKEN"
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
+_STATISTICS = "stats"  # no name, since its metadata would have the path of a route of Triton's
 
 _DAY = 86400
 _RANGES: dict[str, tuple[float, float]] = {
@@ -61,10 +62,10 @@ class ModelSource:
     configured: bool = False
 
     def __post_init__(self) -> None:
-        if not is_model_name(self.name):
+        problem = why_no_model_name(self.name)
+        if problem:
             raise SettingsError(
-                f"'{self.name}' is not a valid model name: use up to 100 letters, digits, _, . "
-                "and -, a letter or digit first, and give it as NAME=PATH"
+                f"'{self.name}' is not a valid model name: {problem}; give another as NAME=PATH"
             )
 
     @classmethod
@@ -243,9 +244,13 @@ class ServeSettings:
         return cls(**{**values, "models": models, "custom_op_libraries": libraries})
 
 
-def is_model_name(text: str) -> bool:
-    """Return whether a model may have this name."""
-    return _NAME.fullmatch(text) is not None
+def why_no_model_name(text: str) -> str:
+    """Return why a model may not have this name; empty if it may."""
+    if text == _STATISTICS:
+        return f"/v2/models/{_STATISTICS} is the path of all models' statistics"
+    if _NAME.fullmatch(text) is None:
+        return "a name has up to 100 letters, digits, _, . and -, a letter or digit first"
+    return ""
 
 
 def check_range(option: str, value: float, low: float, high: float) -> None:

@@ -14,10 +14,11 @@ from dataclasses import dataclass
 PARENT, STATE, RESPONSE = "traceparent", "tracestate", "traceresponse"
 
 _PARENT = re.compile(r"([0-9a-f]{2})-([0-9a-f]{32})-([0-9a-f]{16})-([0-9a-f]{2})(-.*)?")
+_SAMPLED, _RANDOM = 1, 2  # bits of the flags
 _MOST_STATE = 512  # characters that a vendor must pass on, by the specification
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trace:
     """A request's place in a trace.
 
@@ -25,8 +26,10 @@ class Trace:
         trace_id: 32 hexadecimal digits.
         parent_id: The caller's span, 16 hexadecimal digits; empty if the trace begins here.
         span_id: This request's span.
-        flags: Two hexadecimal digits; bit 0 tells that the caller samples the trace.
+        flags: The caller's, two hexadecimal digits; bit 0 tells that it samples the trace.
         state: The vendors' ``tracestate``, passed on to the exporter.
+        sampled: What the answer tells. A server that sends no spans, but logs traces, says what the
+            caller said; one that sends spans, whether the request has one.
 
     """
 
@@ -35,20 +38,26 @@ class Trace:
     span_id: str
     flags: str
     state: str = ""
+    sampled: bool = False
 
     @classmethod
-    def of(cls, headers: Iterable[tuple[str, str]], begin: bool = False) -> Trace | None:
+    def of(cls, headers: Iterable[tuple[str, str]], spans: bool = False) -> Trace | None:
         """Read a request's headers, with lower-case names.
 
         As the specification wants it, a ``traceparent`` that is malformed or repeated is ignored.
-        Without a valid one, ``begin`` decides: a new trace, or None.
+        Without a valid one there is no trace, or a new one if the server sends ``spans``.
         """
-        return cls._continued(headers) or (cls.new() if begin else None)
+        trace = cls._continued(headers)
+        if spans:
+            return trace or cls.new()
+        if trace is not None:
+            trace.sampled = bool(int(trace.flags, 16) & _SAMPLED)
+        return trace
 
     @classmethod
     def new(cls) -> Trace:
         """Begin a trace."""
-        return cls(secrets.token_hex(16), "", secrets.token_hex(8), "01")
+        return cls(secrets.token_hex(16), "", secrets.token_hex(8), "00")
 
     @classmethod
     def _continued(cls, headers: Iterable[tuple[str, str]]) -> Trace | None:
@@ -73,7 +82,8 @@ class Trace:
     @property
     def response(self) -> str:
         """The value of the response's header."""
-        return f"00-{self.trace_id}-{self.span_id}-{self.flags}"
+        flags = int(self.flags, 16) & _RANDOM | (_SAMPLED if self.sampled else 0)
+        return f"00-{self.trace_id}-{self.span_id}-{flags:02x}"
 
     def fields(self) -> dict[str, str | None]:
         """Return the fields of a log line."""

@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from ... import ort_ops
 from ..._base.atomic import atomic_file, output_folder, staging_folder, write_file
+from ..._base.local_paths import refuse_address
 from ...onnx_file import external_files
 from ..cpus import MAX_THREADS
 from ..errors import SessionError
@@ -86,6 +87,7 @@ def write_triton_model(settings: TritonSettings) -> Path:
     """
     model = settings.source.path
     target = settings.folder / str(settings.version)
+    refuse_address(settings.repository)
     if target.exists():
         raise SettingsError(f"{target} already exists: choose another --model-version")
     signature = read_signature(open_session(model, threads=1), model)

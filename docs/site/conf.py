@@ -13,9 +13,12 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parent))
 
 from markdown_pages import ROOT, SHOWN
+from pygments.lexers.shell import BashLexer
+from sphinx.application import Sphinx
 
 project = "fanin"
 author = "The fanin authors"
+copyright = "2026, the fanin authors"
 release = version_of("fanin")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "markdown_pages"]
@@ -31,6 +34,7 @@ myst_enable_extensions = ["html_image"]
 myst_heading_anchors = 6
 suppress_warnings: list[str] = []
 
+smartquotes = False  # they make dashes of the options in commands
 default_role = "code"  # as docstrings use single backticks
 autodoc_member_order = "bysource"  # the order of __all__
 autodoc_typehints_format = "short"
@@ -52,3 +56,8 @@ html_additional_pages = {"index": "redirect.html"}
 templates_path = ["templates"]
 pygments_style = "friendly"
 pygments_dark_style = "github-dark"
+
+
+def setup(app: Sphinx) -> None:
+    """Color console blocks as commands: without prompts, Sphinx would take them for output."""
+    app.add_lexer("console", BashLexer)

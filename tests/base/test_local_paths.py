@@ -68,13 +68,20 @@ def test_sessions_servers_and_exports_refuse_it(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "command",
-    [("export", "s3://b/run", "-o", "m.onnx"), ("serve", "m=https://b/m.onnx")],
+    ("command", "address"),
+    [
+        (("export", "s3://b/run", "-o", "m.onnx"), "s3://b/run"),
+        (("serve", "m=https://b/m.onnx"), "https://b/m.onnx"),
+        (("calibrate", "-o", "s3://b/x.json"), "s3://b/x.json"),
+        (("calibrate", "--device", "cuda", "-o", "s3://b/x.json"), "s3://b/x.json"),
+        (("triton-repo", "m.onnx", "-o", "s3://b/models"), "s3://b/models"),
+        (("bench", "page", "s3://b/results", "-o", "x.html"), "s3://b/results"),
+    ],
 )
-def test_commands_say_so(command, tmp_path):
+def test_commands_name_the_address(command, address, tmp_path):
     done = subprocess.run(
         [sys.executable, "-m", "fanin", *command], cwd=tmp_path, capture_output=True, text=True
     )
     assert done.returncode == 1
-    assert "is no local path" in done.stderr + done.stdout
+    assert f"{address} is no local path" in done.stderr + done.stdout
     assert not list(tmp_path.iterdir())

@@ -9,6 +9,8 @@ def test_a_text_file_is_read_up_to_a_limit(tmp_path):
     path = tmp_path / "file"
     path.write_bytes("ä\r\nb\n".encode())
     assert read_text(path) == "ä\nb\n"
+    path.write_bytes(b"\xef\xbb\xbf" + "ä\ufeff".encode())  # a byte-order mark, as editors write
+    assert read_text(path) == "ä\ufeff"
     path.write_bytes(bytes(2 << 20))
     assert len(read_text(path, limit=2 << 20)) == 2 << 20
     with pytest.raises(ValueError, match="file has more than 1 MiB"):

@@ -58,6 +58,19 @@ class GrpcServing:
         self._reserved.__exit__(None, None, None)
 
 
+def request_of(array, raw=True, **more):
+    """A request for m, with x in raw or in typed contents."""
+    from fanin.deploy.serve.grpc_api.messages import MESSAGES
+
+    request = MESSAGES["ModelInferRequest"](model_name="m", **more)
+    entry = request.inputs.add(name="x", datatype="FP32", shape=array.shape)
+    if raw:
+        request.raw_input_contents.append(array.tobytes())
+    else:
+        entry.contents.fp32_contents.extend(array.ravel().tolist())
+    return request
+
+
 def code_of(function, *arguments, **more):
     """Return the status with which a call fails, and its text."""
     try:

@@ -118,6 +118,28 @@ def serving(tmp_path):
         state.close()
 
 
+@pytest.fixture
+def serving_grpc(tmp_path):
+    """Make a gRPC server; it serves m, 3 · x, unless told otherwise."""
+    from fanin.deploy.serve import ModelSource, ServeSettings
+
+    from ._grpc import GrpcServing
+
+    opened = []
+
+    def make(model=None, **settings):
+        sources = ()
+        if "model_repository" not in settings:
+            sources = (ModelSource("m", save(model or gain_model(3), tmp_path / "m.onnx")),)
+        values = {"poll": 0, "threads": 1, "trial_timeout": 0, **settings}
+        opened.append(GrpcServing(ServeSettings(sources, **values)))
+        return opened[-1]
+
+    yield make
+    for server in opened:
+        server.close()
+
+
 @pytest.fixture(scope="session")
 def crashing_library(tmp_path_factory):
     """Compile the library of _crashing.py."""

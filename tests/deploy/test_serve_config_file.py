@@ -45,6 +45,10 @@ def test_options_have_the_names_of_the_command_line(tmp_path):
     }
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    assert read(tmp_path, "\ufeffport = 1") == {"port": 1}
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [

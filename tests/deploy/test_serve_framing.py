@@ -6,6 +6,7 @@ Without sockets: bytes go straight into the protocol, in pieces that the test ch
 import asyncio
 import json
 import re
+import time
 
 import pytest
 
@@ -374,6 +375,34 @@ def test_each_phase_has_its_own_deadline_though_one_timer_serves_all():
         assert client.refused == ["head"]
 
     asyncio.run(run())
+
+
+def test_an_answer_has_the_date_at_which_it_begins(monkeypatch):
+    """It may come long after its request, also while the server stops."""
+
+    async def run():
+        seconds = iter((1e9, 1e9 + 60, 1e9 + 120))
+        monkeypatch.setattr(time, "time", lambda: next(seconds))
+        client = Client(timeout=0.01)
+        client.answering.clear()
+        await client.send(b"GET /a HTTP/1.1\r\n\r\n")
+        assert client.transport.written == b""
+        client.answering.set()
+        await settle()
+        assert dates(client) == [b"Sun, 09 Sep 2001 01:46:40 GMT"]
+        await client.send(b"GET /b HTTP/1.1\r\n\r\n")
+        assert dates(client)[1:] == [b"Sun, 09 Sep 2001 01:47:40 GMT"]
+        await client.send(b"GET /c")
+        while not client.transport.closing:
+            await asyncio.sleep(0.01)
+        assert b"HTTP/1.1 408 " in client.transport.written
+        assert dates(client)[2:] == [b"Sun, 09 Sep 2001 01:48:40 GMT"]
+
+    asyncio.run(run())
+
+
+def dates(client):
+    return re.findall(rb"\r\ndate: (.*?)\r\n", client.transport.written)
 
 
 def test_a_refused_connection_gets_its_answer_and_is_drained_within_bounds():

@@ -1,8 +1,7 @@
-"""The gRPC service, as Triton's client and raw messages see it."""
+"""Requests over gRPC, as Triton's client and raw messages see them."""
 
 import asyncio
 import json
-import socket
 import threading
 import time
 
@@ -11,7 +10,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from .._waiting import wait_until
-from ._serving import gain_model, requires_serving, save, slow_model, wide_model
+from ._serving import gain_model, requires_serving, save
 
 requires_serving()
 grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[grpc]'")
@@ -20,31 +19,11 @@ triton = pytest.importorskip("tritonclient.grpc", reason="needs tritonclient")
 from tritonclient.grpc import model_config_pb2, service_pb2  # noqa: E402
 from tritonclient.utils import InferenceServerException  # noqa: E402
 
-from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError  # noqa: E402
-from fanin.deploy.serve.grpc_api import server as grpc_server  # noqa: E402
 from fanin.deploy.serve.grpc_api.messages import HEALTH_MESSAGES, MESSAGES  # noqa: E402
 
-from ._grpc import GrpcServing, code_of  # noqa: E402
+from ._grpc import code_of, request_of  # noqa: E402
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
-
-
-@pytest.fixture
-def serving_grpc(tmp_path):
-    """Make a server; it serves m, 3 · x, unless told otherwise."""
-    opened = []
-
-    def make(model=None, **settings):
-        sources = ()
-        if "model_repository" not in settings:
-            sources = (ModelSource("m", save(model or gain_model(3), tmp_path / "m.onnx")),)
-        values = {"poll": 0, "threads": 1, "trial_timeout": 0, **settings}
-        opened.append(GrpcServing(ServeSettings(sources, **values)))
-        return opened[-1]
-
-    yield make
-    for server in opened:
-        server.close()
 
 
 @pytest.fixture
@@ -215,16 +194,6 @@ def test_errors_name_what_is_wrong_with_fitting_codes(serving_grpc, client_of):
     assert server.metric("fanin_requests_total", status="400") == 5
 
 
-def request_of(array=X, raw=True, **more):
-    request = service_pb2.ModelInferRequest(model_name="m", **more)
-    entry = request.inputs.add(name="x", datatype="FP32", shape=array.shape)
-    if raw:
-        request.raw_input_contents.append(array.tobytes())
-    else:
-        entry.contents.fp32_contents.extend(array.ravel().tolist())
-    return request
-
-
 @pytest.mark.parametrize(
     ("spoil", "said"),
     [
@@ -240,7 +209,7 @@ def request_of(array=X, raw=True, **more):
 )
 def test_contradictions_in_a_request_are_refused(serving_grpc, spoil, said):
     server = serving_grpc()
-    request = request_of()
+    request = request_of(X)
     spoil(request)
     code, text = code_of(server.call, "ModelInfer", request.SerializeToString())
     assert (code, said in text) == ("INVALID_ARGUMENT", True), text
@@ -255,8 +224,9 @@ def test_contradictions_in_a_request_are_refused(serving_grpc, spoil, said):
     ],
 )
 def test_typed_contents_must_fit(serving_grpc, fields, said):
-    request = request_of(raw=False)
-    request.inputs[0].contents.CopyFrom(service_pb2.InferTensorContents(**fields))
+    request = request_of(X, raw=False)
+    contents = service_pb2.InferTensorContents(**fields).SerializeToString()
+    request.inputs[0].contents.ParseFromString(contents)
     code, text = code_of(serving_grpc().call, "ModelInfer", request.SerializeToString())
     assert (code, said in text) == ("INVALID_ARGUMENT", True), text
 
@@ -287,7 +257,7 @@ def test_what_is_not_supported_says_so_by_name(serving_grpc, client_of):
 
 def test_a_token_is_required_of_all_but_probes(serving_grpc):
     server = serving_grpc(token="0123456789abcdef")
-    body = request_of().SerializeToString()
+    body = request_of(X).SerializeToString()
     bearer = ("authorization", "Bearer 0123456789abcdef")
     assert code_of(server.call, "ModelInfer", body)[0] == "UNAUTHENTICATED"
     wrong = (("authorization", "Bearer 0123456789abcdeF"),)
@@ -379,7 +349,7 @@ def test_the_trace_context_is_passed_on(serving_grpc):
         with grpc.insecure_channel(server.address) as channel:
             method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             _, call = method.with_call(
-                request_of().SerializeToString(), metadata=(("traceparent", value),)
+                request_of(X).SerializeToString(), metadata=(("traceparent", value),)
             )
             return dict(call.trailing_metadata()).get("traceresponse")
 
@@ -387,29 +357,6 @@ def test_the_trace_context_is_passed_on(serving_grpc):
     assert (version, found, flags) == ("00", trace, "01")
     assert span != caller
     assert response("nonsense") is None
-
-
-def test_a_deadline_ends_a_request_that_waits(serving_grpc):
-    server = serving_grpc(slow_model(60), queue=1, concurrency=1)
-    x = np.ones((512, 512), np.float32)
-    body = request_of(x).SerializeToString()
-    running = threading.Thread(target=code_of, args=(server.call, "ModelInfer", body))
-    running.start()
-    (model,) = server.state.repository.serving()
-    wait_until(lambda: model.scheduler.running, "the first request runs")
-    assert code_of(server.call, "ModelInfer", body, timeout=0.1)[0] == "DEADLINE_EXCEEDED"
-    wait_until(lambda: not model.scheduler.waiting, "the request that nobody waits for is dropped")
-    waiting = threading.Thread(target=code_of, args=(server.call, "ModelInfer", body))
-    waiting.start()
-    wait_until(lambda: model.scheduler.waiting, "the second request waits")
-    code, text = code_of(server.call, "ModelInfer", body)
-    assert (code, "queue of model 'm' is full" in text) == ("UNAVAILABLE", True)
-    running.join()
-    waiting.join()
-    statuses = (200, 499, 503, 504)
-    counts = {code: server.metric("fanin_requests_total", status=code) for code in statuses}
-    assert (counts[200], counts[503]) == (2, 1)
-    assert {counts[499], counts[504]} == {None, 1}  # whoever sees the deadline first
 
 
 def test_more_rows_than_the_models_limit_are_refused(serving_grpc, client_of, tmp_path):
@@ -420,148 +367,3 @@ def test_more_rows_than_the_models_limit_are_refused(serving_grpc, client_of, tm
     assert (client.infer("m", [tensor(X, "FP32")]).as_numpy("y") == 3 * X).all()
     code, text = refusal(client.infer, "m", [tensor(np.ones((3, 4), np.float32), "FP32")])
     assert (code, "has 3 rows, but max_batch_size" in text) == ("INVALID_ARGUMENT", True)
-
-
-def unending(server, method="ModelInfer"):
-    """A call that sends no message."""
-    with grpc.insecure_channel(server.address) as channel:
-        stop = threading.Event()
-
-        def messages():
-            stop.wait(30)
-            yield from ()
-
-        try:
-            call = channel.stream_stream(f"/inference.GRPCInferenceService/{method}")
-            return code_of(list, call(messages(), timeout=30))
-        finally:
-            stop.set()
-
-
-def test_a_message_must_arrive_in_time(serving_grpc):
-    server = serving_grpc(timeout=0.3)
-    code, text = unending(server)
-    assert (code, text) == ("DEADLINE_EXCEEDED", "the message did not arrive within 0.3 s")
-    assert server.metric("fanin_buffered_bytes") == 0
-
-
-def test_a_token_is_checked_before_the_message(serving_grpc):
-    server = serving_grpc(token="0123456789abcdef")
-    assert unending(server)[0] == "UNAUTHENTICATED"
-    assert unending(server, "ServerReady")[0] == "OK"  # nor is a probe's waited for
-
-
-def test_a_small_message_that_grows_is_refused(serving_grpc):
-    """Decompressed, or parsed into objects."""
-    server = serving_grpc(max_body=1 << 20, max_buffered=1 << 21)
-    zeros = b"\x3a\xfd\xff\xff\x03" + bytes((1 << 23) - 3)
-    with grpc.insecure_channel(server.address) as channel:
-        method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        code, text = code_of(method, zeros, compression=grpc.Compression.Gzip, timeout=30)
-    assert (code, text) == ("RESOURCE_EXHAUSTED", "Decompressed message larger than max")
-    many_inputs = b"\x2a\x00" * 100_000
-    code, text = code_of(server.call, "ModelInfer", many_inputs)
-    assert (code, "fields" in text) == ("RESOURCE_EXHAUSTED", True)
-    entry = b"\x1a\x00" * 100_000  # one input; each of these is an empty list of sizes
-    entry = b"\x2a" + b"\xc0\x9a\x0c" + entry
-    code, text = code_of(server.call, "ModelInfer", entry)
-    assert (code, "send fewer rows" in text) == ("RESOURCE_EXHAUSTED", True)
-
-
-def test_a_full_buffer_refuses_messages(serving_grpc):
-    server = serving_grpc(max_body=1000, max_buffered=1000)
-    other = server.state.budget.lease()
-    other.take(990)
-    body = request_of().SerializeToString()
-    code, text = code_of(server.call, "ModelInfer", body)
-    assert (code, "buffer for requests" in text) == ("UNAVAILABLE", True)
-    assert server.metric("fanin_refusals_total", reason="memory") == 1
-    other.release()
-    assert code_of(server.call, "ModelInfer", body)[0] == "OK"
-
-
-def test_a_connection_ends_if_its_client_does_not_read(serving_grpc, monkeypatch):
-    monkeypatch.setattr(grpc_server, "_AGE_SECONDS", 1)
-    server = serving_grpc(wide_model(4, 4096), timeout=1, max_body=1 << 20)
-    body = request_of(np.ones((1000, 4), np.float32)).SerializeToString()
-    with grpc.insecure_channel(server.address) as channel:
-        call = channel.stream_stream("/inference.GRPCInferenceService/ModelInfer")
-        reading = call(iter([body]), timeout=60)
-        wait_until(lambda: server.state.budget.held > 16_000_000, "the answer is held")
-        wait_until(lambda: server.state.budget.held == 0, "the answer is dropped")
-        assert server.call("ServerLive") == b"\x08\x01"
-        reading.cancel()
-
-
-def test_connections_above_the_limit_are_closed(serving_grpc):
-    server = serving_grpc(max_connections=2)
-    hello = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + b"\0\0\0\4\0\0\0\0\0"
-    connections = []
-    answered = []
-    try:
-        for _ in range(5):
-            connections.append(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-            connections[-1].sendall(hello)
-            answered.append(connections[-1].recv(100) != b"")
-    except ConnectionError:
-        answered.append(False)
-    finally:
-        for connection in connections:
-            connection.close()
-    assert answered[:3] == [True, True, False]
-
-
-def test_calls_above_the_limit_are_refused_but_health_is_answered(serving_grpc):
-    server = serving_grpc(max_connections=2)
-    path = "/inference.GRPCInferenceService/ModelMetadata"
-    own = [("grpc.use_local_subchannel_pool", 1)]  # a connection for each channel
-    stop = threading.Event()
-
-    def messages():
-        stop.wait(30)
-        yield from ()
-
-    with grpc.insecure_channel(server.address, own) as first:
-        pending = [first.stream_stream(path)(messages(), timeout=60) for _ in range(2)]
-        wait_until(lambda: len(server.server._calls._tasks) == 2, "both calls are pending")
-        with grpc.insecure_channel(server.address, own) as second:
-            code, text = code_of(second.unary_unary(path), b"\n\x01m", timeout=30)
-            assert (code, "limit of calls" in text) == ("UNAVAILABLE", True)
-            assert second.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
-            for call in pending:
-                call.cancel()
-            wait_until(lambda: not server.server._calls._tasks, "they have ended")
-            assert code_of(second.unary_unary(path), b"\n\x01m", timeout=30)[0] == "OK"
-    stop.set()
-    assert server.metric("fanin_refusals_total", reason="connections") == 1
-
-
-def test_what_is_no_http2_is_closed(serving_grpc):
-    server = serving_grpc()
-    for garbage in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 100, b"PRI * HTTP/2.0\r\n\r\nSM"):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
-            connection.sendall(garbage)
-            connection.shutdown(socket.SHUT_WR)
-            while connection.recv(1000):
-                pass
-    assert server.call("ServerLive") == b"\x08\x01"
-
-
-def test_a_port_in_use_is_refused_and_is_free_again_at_once(tmp_path):
-    source = ModelSource("m", save(gain_model(3), tmp_path / "m.onnx"))
-    settings = ServeSettings((source,), poll=0, threads=1, trial_timeout=0, max_body=1 << 40)
-    server = GrpcServing(settings)
-    try:
-        with (
-            pytest.raises(SettingsError, match="for gRPC: Address already in use"),
-            grpc_server.reserved("127.0.0.1", server.port),
-        ):
-            pass
-        channel = grpc.insecure_channel(server.address)
-        path = "/inference.GRPCInferenceService/ServerLive"
-        assert channel.unary_unary(path)(b"", timeout=30) == b"\x08\x01"
-    finally:
-        server.close()  # the server ends the connection, which lingers in TIME_WAIT
-    channel.close()
-    with grpc_server.reserved("127.0.0.1", server.port) as port:
-        assert port == server.port

@@ -14,17 +14,10 @@ grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[grpc
 
 from fanin.deploy.serve.grpc_api.messages import HEALTH_MESSAGES, MESSAGES  # noqa: E402
 
-from ._grpc import SERVICE, code_of  # noqa: E402
+from ._grpc import SERVICE, code_of, request_of  # noqa: E402
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 OPTIONS = ("--grpc-port", 0, "--threads", 1, "--poll", 0)
-
-
-def request_of(array):
-    request = MESSAGES["ModelInferRequest"](model_name="m")
-    request.inputs.add(name="x", datatype="FP32", shape=array.shape)
-    request.raw_input_contents.append(array.tobytes())
-    return request.SerializeToString()
 
 
 def ask(address, method, body=b""):
@@ -43,7 +36,7 @@ def test_workers_share_the_port_and_the_statistics(tmp_path, start):
         (address,) = {event["grpc"] for event in serving}
         for _ in range(40):
             response = MESSAGES["ModelInferResponse"].FromString(
-                ask(address, "ModelInfer", request_of(X))
+                ask(address, "ModelInfer", request_of(X).SerializeToString())
             )
             assert response.raw_output_contents[0] == (3 * X).tobytes()
         for _ in range(4):
@@ -73,10 +66,10 @@ def test_a_server_drains_before_it_stops(tmp_path, start):
     check = "/grpc.health.v1.Health/Check"
     with start(f"m={model}", *OPTIONS, "--drain-delay", 1) as server:
         address = server.events("serving")[0]["grpc"]
-        codes = []
+        codes, body = [], request_of(np.eye(512, dtype="<f4")).SerializeToString()
 
         def infer():
-            codes.append(code_of(ask, address, "ModelInfer", request_of(np.eye(512, dtype="<f4"))))
+            codes.append(code_of(ask, address, "ModelInfer", body))
 
         infer()
         pending = threading.Thread(target=infer)
@@ -97,10 +90,10 @@ def test_a_second_signal_answers_what_is_pending(tmp_path, start):
     model = save(slow_model(300), tmp_path / "m.onnx")
     with start(f"m={model}", *OPTIONS, "--drain-delay", 0) as server:
         address = server.events("serving")[0]["grpc"]
-        codes = []
+        codes, body = [], request_of(np.eye(512, dtype="<f4")).SerializeToString()
 
         def infer():
-            codes.append(code_of(ask, address, "ModelInfer", request_of(np.eye(512, dtype="<f4"))))
+            codes.append(code_of(ask, address, "ModelInfer", body))
 
         pending = threading.Thread(target=infer)
         pending.start()

@@ -1,6 +1,7 @@
 """Model repositories: folders of models, their config.pbtxt, and changes while serving."""
 
 import os
+import re
 import shutil
 
 import numpy as np
@@ -11,7 +12,7 @@ from ._serving import gain_model, get, json_body, post, requires_serving, save
 requires_serving()
 
 from fanin.deploy import SessionError  # noqa: E402
-from fanin.deploy.serve import ModelSource, ServeSettings  # noqa: E402
+from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError  # noqa: E402
 from fanin.deploy.serve.app import create_app  # noqa: E402
 from fanin.deploy.serve.text_format import TextFormatError, parse  # noqa: E402
 from fanin.deploy.serve.triton import TritonSettings, write_triton_model  # noqa: E402
@@ -62,6 +63,12 @@ def rows(app):
     }
 
 
+def test_a_byte_order_mark_before_a_configuration_is_passed_over(serve, repository):
+    configure(repository, "\ufeffmax_batch_size: 1")
+    app = serve()
+    assert get(app, "/v2/models/m/config").json["max_batch_size"] == 1
+
+
 def test_every_model_in_the_folder_is_served(serve):
     app = serve()
     assert (gain(app, "m"), gain(app, "n")) == (2, 5)
@@ -73,6 +80,7 @@ def test_every_model_in_the_folder_is_served(serve):
 def test_models_come_and_go_with_their_folders(serve, repository):
     app = serve()
     state = app.state.fanin.repository
+    failed = count_failures(app)
     save(gain_model(7), repository / "new" / "1" / "model.onnx")
     (repository / ".incoming").mkdir()
     (repository / "not a name").mkdir()
@@ -86,10 +94,71 @@ def test_models_come_and_go_with_their_folders(serve, repository):
     assert gain(app, "n") == 5  # it may be on its way back
     state.refresh()
     assert gain(app, "n") == 404
+    assert count_failures(app) == failed  # a model that is taken away has not failed
     assert get(app, "/v2/health/ready").status == 200
     save(gain_model(6), repository / "n" / "1" / "model.onnx")
     assert post(app, "/v2/repository/models/n/load").status == 200
     assert gain(app, "n") == 6
+
+
+def count_failures(app):
+    text = get(app, "/metrics").body.decode()
+    found = re.findall(r'^fanin_model_loads_total\{.*result="failed".*\} (.*)$', text, re.MULTILINE)
+    return sum(map(float, found))
+
+
+def test_a_folder_that_is_deleted_file_by_file_has_not_failed(serve, repository):
+    app = serve()
+    state = app.state.fanin.repository
+    failed = count_failures(app)
+    (repository / "n" / "1" / "model.onnx").unlink()
+    (repository / "n" / "1").rmdir()
+    state.refresh()
+    (repository / "n").rmdir()
+    state.refresh()
+    assert gain(app, "n") == 5
+    state.refresh()
+    assert gain(app, "n") == 404
+    assert count_failures(app) == failed
+
+
+def test_a_model_whose_files_stay_away_is_served_and_has_failed_once(serve, repository):
+    app = serve()
+    failed = count_failures(app)
+    shutil.rmtree(repository / "n" / "1")
+    for _ in range(3):
+        app.state.fanin.repository.refresh()
+    assert gain(app, "n") == 5
+    assert rows(app)["n", "1"] == ("READY", "its files are missing or inaccessible")
+    assert count_failures(app) == failed + 1
+
+
+def test_a_model_that_does_not_load_again_leaves_the_server_ready(serve, repository):
+    app = serve()
+    assert post(app, "/v2/repository/models/m/unload").status == 200
+    for version in ("1", "2"):
+        (repository / "m" / version / "model.onnx").write_bytes(b"broken")
+    assert post(app, "/v2/repository/models/m/load").status == 400
+    assert get(app, "/v2/models/m/ready").status == 503
+    assert get(app, "/v2/health/ready").status == 200
+    assert gain(app, "n") == 5
+    save(gain_model(8), repository / "m" / "2" / "model.onnx")
+    app.state.fanin.repository.refresh()
+    app.state.fanin.repository.refresh()
+    assert get(app, "/v2/models/m/ready").status == 200
+    assert gain(app, "m") == 8
+
+
+def test_a_model_named_as_the_route_of_all_statistics_is_passed_over(serve, repository, caplog):
+    save(gain_model(7), repository / "stats" / "1" / "model.onnx")
+    app = serve()
+    (said,) = [record.fields for record in caplog.records if record.message == "model ignored"]
+    assert said["model"] == "stats"
+    assert said["reason"].endswith("/v2/models/stats is the path of all models' statistics")
+    names = [entry["name"] for entry in get(app, "/v2/models/stats").json["model_stats"]]
+    assert names == ["m", "n"]
+    with pytest.raises(SettingsError, match="'stats' is not a valid model name: /v2/models/stats"):
+        ModelSource.parse(str(repository / "stats"))
 
 
 def test_a_new_model_that_does_not_load_leaves_the_server_ready(serve, repository):

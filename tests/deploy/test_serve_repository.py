@@ -154,7 +154,6 @@ def test_a_bad_replacement_leaves_the_old_version_serving_and_shows_why(versions
     assert gain(found) == 1
     reason = states(found)[("1", "READY")]
     assert str(path) in reason
-    assert found.ready()
     failures = [told for told in seen if told[2] is not None]
     assert len(failures) == 1
     look_twice(found)
@@ -338,7 +337,6 @@ def test_no_error_from_reading_one_version_stops_the_others(versions, monkeypatc
 def test_unloading_frees_and_loading_brings_back(versions):
     found = repository(versions)
     found.unload("m")
-    assert found.ready()  # unloaded on request
     assert states(found) == {("", "UNAVAILABLE"): "unloaded"}
     with pytest.raises(RequestError, match="POST /v2/repository/models/m/load") as caught:
         found.find("m")

@@ -2,6 +2,7 @@
 
 import gzip
 import http.server
+import os
 import subprocess
 import sys
 import threading
@@ -14,6 +15,7 @@ from ._serving import call, gain_model, get, json_body, post, requires_serving, 
 
 requires_serving()
 
+from fanin.deploy.serve import SettingsError  # noqa: E402
 from fanin.deploy.serve.tracing import Trace  # noqa: E402
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
@@ -30,6 +32,7 @@ def test_a_trace_is_continued():
     assert trace.response == f"00-{TRACE}-{trace.span_id}-01"
     later = Trace.of([("traceparent", f"01-{TRACE}-{CALLER}-00-more")])
     assert later.response.startswith(f"00-{TRACE}-")
+    assert later.response.endswith("-00")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +51,7 @@ def test_a_trace_is_continued():
 )
 def test_a_malformed_header_is_no_trace(value):
     assert Trace.of([("traceparent", value)]) is None
-    begun = Trace.of([("traceparent", value)], begin=True)
+    begun = Trace.of([("traceparent", value)], spans=True)
     assert begun.trace_id != TRACE
     assert begun.parent_id == ""
 
@@ -108,6 +111,80 @@ def collector():
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+@pytest.fixture
+def traced(monkeypatch, collector, serving):
+    """Make an app that sends spans."""
+    pytest.importorskip("opentelemetry.sdk", reason="pip install 'fanin[otel]'")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector[0])
+    return lambda: serving(otel=True)
+
+
+@pytest.mark.parametrize(
+    ("variables", "caller", "sampled"),
+    [
+        ({}, "01", "01"),
+        ({}, "00", "00"),
+        ({}, "", "01"),
+        ({}, "03", "03"),  # the trace's id is random
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, "01", "00"),
+        ({"OTEL_TRACES_SAMPLER": "always_off"}, "", "00"),
+        ({"OTEL_TRACES_SAMPLER": "always_on"}, "00", "01"),
+        ({"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "0"}, "01", "00"),
+        ({"OTEL_SDK_DISABLED": "true"}, "01", "00"),
+    ],
+)
+def test_the_response_tells_whether_a_span_is_sent(traced, monkeypatch, variables, caller, sampled):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    app = traced()
+    headers = {"traceparent": f"{PARENT[:-2]}{caller}"} if caller else {}
+    answer = post(app, INFER, json_body(X), headers)
+    assert answer.headers["traceresponse"].split("-")[3] == sampled
+    other = get(app, "/v2", headers=headers)  # has no span
+    assert int(other.headers["traceresponse"].split("-")[3], 16) & 1 == 0
+
+
+@pytest.mark.parametrize(
+    ("variables", "said"),
+    [
+        ({"OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"}, "OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'"),
+        (
+            {
+                "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL": "http/json",
+                "OTEL_EXPORTER_OTLP_PROTOCOL": "http/protobuf",
+            },
+            "OTEL_EXPORTER_OTLP_TRACES_PROTOCOL is 'http/json'.* only http/protobuf can be used",
+        ),
+        ({"OTEL_TRACES_EXPORTER": "console"}, "OTEL_TRACES_EXPORTER is 'console'"),
+        ({"OTEL_PROPAGATORS": "tracecontext,b3"}, "OTEL_PROPAGATORS is 'tracecontext,b3'"),
+        ({"OTEL_TRACES_SAMPLER": "sometimes"}, "OTEL_TRACES_SAMPLER is 'sometimes'"),
+        (
+            {"OTEL_TRACES_SAMPLER": "traceidratio", "OTEL_TRACES_SAMPLER_ARG": "10%"},
+            "OTEL_TRACES_SAMPLER_ARG is '10%', not a number from 0 to 1",
+        ),
+    ],
+)
+def test_what_opentelemetry_would_pass_over_is_refused(traced, monkeypatch, variables, said):
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(SettingsError, match=said):
+        traced()
+
+
+def test_a_refused_variable_ends_the_start_with_a_sentence(tmp_path):
+    pytest.importorskip("opentelemetry.sdk", reason="pip install 'fanin[otel]'")
+    save(gain_model(3), tmp_path / "m.onnx")
+    done = subprocess.run(
+        [sys.executable, "-m", "fanin", "serve", "m.onnx", "--otel", "--port", "0"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+        env={**os.environ, "OTEL_EXPORTER_OTLP_PROTOCOL": "grpc"},
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith("fanin: --otel: OTEL_EXPORTER_OTLP_PROTOCOL is 'grpc'")
 
 
 def spans_in(bodies):

@@ -106,6 +106,17 @@ def test_no_link_of_the_site_is_broken(site):
 
 
 @pytest.mark.slow
+def test_commands_read_as_they_are_typed(site):
+    """Options keep their two dashes, also in plain text, and commands have the colors of code."""
+    report = (site / "docs" / "results" / "networks" / "results.html").read_text()
+    assert "fanin export --policy structured" in report
+    page = (site / "docs" / "serving.html").read_text()
+    assert 'class="highlight-console' in page
+    assert '<span class="go">' not in page
+    assert "© 2026, the fanin authors" in " ".join(page.replace("&#169;", "©").split())
+
+
+@pytest.mark.slow
 def test_the_reference_describes_every_public_name(site):
     import fanin.deploy
     import fanin.export

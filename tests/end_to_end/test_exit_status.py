@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -68,7 +70,41 @@ def test_a_report_that_cannot_be_printed_is_one_sentence(options, tmp_path):
             text=True,
         )
     assert done.returncode == 1
-    assert done.stderr == "fanin: No space left on device\n"
+    assert done.stderr == "fanin: cannot write to standard output: No space left on device\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [["library-path"], ["--version"], ["bench", "--help"], ["doctor", "--json"]]
+)
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+@pytest.mark.parametrize(
+    ("redirection", "said"),
+    [
+        (">&-", "standard output is closed; to do without what is printed, add >/dev/null"),
+        ("1</dev/null", "cannot write to standard output: Bad file descriptor"),
+    ],
+)
+def test_a_result_that_is_lost_is_an_error(arguments, unbuffered, redirection, said):
+    command = f"{shlex.join([sys.executable, '-m', 'fanin', *arguments])} {redirection}"
+    environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, env=environment)
+    assert (done.returncode, done.stderr) == (1, f"fanin: {said}\n")
+
+
+def test_files_do_not_take_the_numbers_of_closed_streams(tmp_path):
+    program = "from fanin.cli.stdout import occupy_standard_streams as occupy; occupy(); "
+    program += "import os; print(open(os.devnull).fileno(), file=open('number', 'w'))"
+    command = f"{shlex.join([sys.executable, '-c', program])} <&- >&- 2>&-"
+    subprocess.run(command, shell=True, check=True, cwd=tmp_path)
+    assert int((tmp_path / "number").read_text()) > 2
+
+
+def test_a_reader_that_stops_ends_a_command_without_a_word():
+    command = f"{shlex.join([sys.executable, '-m', 'fanin', '--help'])} | true; "
+    command += "exit ${PIPESTATUS[0]}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode in (0, 1)
+    assert done.stderr == ""
 
 
 def test_interrupted_commands(monkeypatch):

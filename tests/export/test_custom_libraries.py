@@ -96,7 +96,7 @@ def test_a_server_loads_the_model_also_in_its_trial(converted: Path, other_libra
     state = ServerState(settings)
     try:
         state.open()
-        assert state.repository.ready()
+        assert state.repository.versions("net") == ["1"]
     finally:
         state.close()
     with pytest.raises(SettingsError, match="does not exist"):

@@ -7,34 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fanin.ort_ops import _cuda_emulation
 from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_layer import ConvLayer
-from ._cuda_convs import arguments, expect, images
+from ._cuda_convs import expect
+from ._cuda_emulated import run_conv
 from ._cuda_layers import TYPES
 from ._random_conv_nodes import draw_conv
 from ._random_convs import OPEN_GATE
 
 every_type = pytest.mark.parametrize("kind", TYPES)
 GEOMETRY = ConvGeometry(6, 10, (3, 3), strides=(1, 2), pads=(1, 0, 2, 1), group=2)
-
-
-def run(layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, blocks=0, gate=OPEN_GATE):
-    y = np.full(layer.y_shape(x), np.nan, x.dtype)
-    report = _cuda_emulation.run_conv(
-        **arguments(layer),
-        x=images(x),
-        activations=x.dtype.name,
-        residual=None if residual is None else images(residual),
-        y=images(y),
-        clip_min=clip_min,
-        clip_max=clip_max,
-        gate_scale=gate[0],
-        gate_shift=gate[1],
-        blocks=blocks,
-    )
-    return y, report
 
 
 def assert_close(y, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, gate=OPEN_GATE):
@@ -54,7 +37,7 @@ def test_equals_the_float64_reference_over_random_convolutions(kind):
         x = case.x.astype(TYPES[kind])
         residual = None if case.residual is None else case.residual.astype(TYPES[kind])
         blocks = int(rng.choice([0, 1, 3]))
-        y, _ = run(case.layer, x, residual, *case.clip, blocks=blocks, gate=case.gate)
+        y, _ = run_conv(case.layer, x, residual, *case.clip, blocks=blocks, gate=case.gate)
         assert_close(y, case.layer, x, residual, *case.clip, case.gate)
         checked += 1
     assert checked > 80
@@ -67,7 +50,7 @@ def test_nan_and_inf_reach_exactly_the_outputs_with_a_weight_there(kind, special
     for at in [(0, 0, 0, 0), (1, 5, 4, 6), (1, 2, 2, 3)]:
         x = layer.x(2, 5, 7, dtype=TYPES[kind])
         x[at] = special
-        y, _ = run(layer, x)
+        y, _ = run_conv(layer, x)
         want = layer.expected(x)
         assert np.array_equal(np.isfinite(y.astype(np.float32)), np.isfinite(want))
 
@@ -76,21 +59,21 @@ def test_layers_without_stored_weights():
     layer = ConvLayer.random(GEOMETRY, 3, active=0)
     x = layer.x(2, 5, 6)
     residual = np.random.default_rng(1).standard_normal(layer.y_shape(x)).astype(np.float32)
-    y, _ = run(layer, x, residual, 0.0)
+    y, _ = run_conv(layer, x, residual, 0.0)
     assert np.array_equal(y, np.maximum(layer.bias[:, None, None] + residual, 0))
 
 
 @pytest.mark.parametrize("size", [(0, 0), (0, 6), (5, 0)])
 def test_an_empty_image_gives_the_bias(size):
     layer = ConvLayer.random(ConvGeometry(6, 10, (2, 2), pads=(1, 1, 1, 1), group=2), 7)
-    y, _ = run(layer, np.zeros((2, 6, *size), np.float32))
+    y, _ = run_conv(layer, np.zeros((2, 6, *size), np.float32))
     assert np.array_equal(y, np.broadcast_to(layer.bias[:, None, None], y.shape))
 
 
 def test_the_grid_has_a_warp_for_each_32_pixels_of_a_filter():
     layer = ConvLayer.random(ConvGeometry(4, 6, (1, 1)), 2)
     for batch, size, warps in ((1, 4, 6), (2, 4, 6), (3, 4, 12), (1, 9, 18)):
-        y, report = run(layer, layer.x(batch, size, size))
+        y, report = run_conv(layer, layer.x(batch, size, size))
         assert report["grid"] == (-(-warps // report["warps"]), 1)
         assert np.isfinite(y).all()
 
@@ -98,10 +81,10 @@ def test_the_grid_has_a_warp_for_each_32_pixels_of_a_filter():
 def test_padding_of_rows_is_not_stored():
     layer = ConvLayer.random(ConvGeometry(40, 4, (1, 1)), 20)
     x = layer.x(1, 2, 2)
-    _, full = run(layer, x)
+    _, full = run_conv(layer, x)
     values, indices = layer.values.copy(), layer.indices.copy()
     values[:, 1:], indices[:, 1:] = 0, indices[:, :1]
-    _, short = run(replace(layer, values=values, indices=indices), x)
+    _, short = run_conv(replace(layer, values=values, indices=indices), x)
     assert full["packed_bytes"] - short["packed_bytes"] == 4 * 19 * 16 // 256 * 256
 
 
@@ -112,4 +95,4 @@ def test_windows_beyond_32_bits_are_refused():
     )
     layer = ConvLayer.random(geometry, 3)
     with pytest.raises(Exception, match=r"pixels under its window.*count up to 2147483647"):
-        run(layer, np.zeros((1, 1, 5, 1), np.float32))
+        run_conv(layer, np.zeros((1, 1, 5, 1), np.float32))

@@ -9,8 +9,8 @@ import pytest
 
 from fanin.ort_ops import _cuda_emulation
 
+from ._cuda_emulated import assert_close, random_call, run
 from ._cuda_layers import TYPES, Layer
-from .test_cuda_emulation import SHARED_BYTES, assert_close, run, unaligned
 
 every_type = pytest.mark.parametrize("kind", TYPES)
 FEW = {"multiprocessors": 2}
@@ -30,18 +30,7 @@ def random_layer(rng, values):
 def random_case(rng, kind):
     layer = random_layer(rng, str(rng.choice(list(TYPES))))
     batch = int(rng.choice([1, 2, 3, 4, rng.integers(5, 12)]))
-    x = rng.standard_normal((batch, layer.in_features)).astype(TYPES[kind])
-    if rng.random() < 0.2:
-        x = unaligned(x)
-    residual = None
-    if rng.random() < 0.5:
-        residual = rng.standard_normal((batch, layer.out_features)).astype(TYPES[kind])
-    clip = (-0.5, 1.5) if rng.random() < 0.4 else (-np.inf, np.inf)
-    device = {
-        "multiprocessors": int(rng.choice([1, 2, 5, 132])),
-        "shared_bytes": int(rng.choice(SHARED_BYTES)),
-    }
-    return layer, x, residual, clip, device
+    return layer, *random_call(rng, layer, batch, kind, clusters=False)
 
 
 def check_random_layers(seed, kind, count):

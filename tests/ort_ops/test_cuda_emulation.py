@@ -9,48 +9,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fanin.ort_ops import _cuda_emulation
-
-from ._cuda_backends import kernel_of
-from ._cuda_layers import TYPES, Layer, bits, poisoned
+from ._cuda_emulated import SHARED_BYTES, assert_close, random_call, run
+from ._cuda_layers import TYPES, Layer
 
 LAYOUTS = ["stream", "panel"]
 every_layout = pytest.mark.parametrize("layout", LAYOUTS)
 every_type = pytest.mark.parametrize("kind", TYPES)
 
-# Shared memory that a block can have on compute capability 7.5, 8.6, 8.0 and 9.0.
-SHARED_BYTES = [65536, 101376, 166912, 232448]
 SHAPES_PER_CASE = 340
-
-
-def run(layout, layer, x, residual=None, clip_min=-np.inf, clip_max=np.inf, **device):
-    y = poisoned(len(x), layer.out_features, x.dtype.name)
-    report = _cuda_emulation.run(
-        kernel=kernel_of(layout, x.dtype.name),
-        **layer.arrays(),
-        in_features=layer.in_features,
-        x=bits(x),
-        activations=x.dtype.name,
-        residual=None if residual is None else bits(residual),
-        y=bits(y),
-        clip_min=clip_min,
-        clip_max=clip_max,
-        **device,
-    )
-    return y, report
-
-
-def unaligned(array):
-    """The same numbers, one element past an aligned address."""
-    room = np.empty(array.size + 64, array.dtype)
-    start = (-room.ctypes.data // array.itemsize) % 16 + 1
-    view = room[start : start + array.size].reshape(array.shape)
-    view[...] = array
-    return view
-
-
-def assert_close(y, want, allowed):
-    assert (np.abs(y.astype(np.float64) - want) <= allowed).all()
 
 
 def random_case(rng, kind):
@@ -65,19 +31,7 @@ def random_case(rng, kind):
         rng, in_features, out_features, fan_in, active, values, padded=rng.random() < 0.3
     )
     batch = int(rng.choice([rng.integers(1, 10), rng.integers(1, 80)]))
-    x = rng.standard_normal((batch, in_features)).astype(TYPES[kind])
-    if rng.random() < 0.3:
-        x = unaligned(x)
-    residual = None
-    if rng.random() < 0.5:
-        residual = rng.standard_normal((batch, out_features)).astype(TYPES[kind])
-    clip = (-0.5, 1.5) if rng.random() < 0.4 else (-np.inf, np.inf)
-    device = {
-        "multiprocessors": int(rng.choice([1, 2, 5, 132])),
-        "shared_bytes": int(rng.choice(SHARED_BYTES)),
-        "cluster": int(rng.choice([1, 2, 8])),
-    }
-    return layer, x, residual, clip, device
+    return layer, *random_call(rng, layer, batch, kind, unaligned_share=0.3)
 
 
 @every_layout

@@ -10,8 +10,8 @@ import pytest
 from fanin.ort_ops import _cuda_emulation
 
 from ._cuda_backends import kernel_of
+from ._cuda_emulated import assert_close, random_call, run
 from ._cuda_layers import TYPES, Layer, bits, poisoned, tf32
-from .test_cuda_emulation import SHARED_BYTES, assert_close, run, unaligned
 
 HALVES = ["float16", "bfloat16"]
 KINDS = [*HALVES, "float32"]  # float32 is computed in TF32
@@ -37,19 +37,7 @@ def random_layer(rng, kind):
 def random_case(rng, kind):
     layer = random_layer(rng, kind)
     batch = int(rng.choice([rng.integers(1, 10), rng.integers(1, 150)]))
-    x = rng.standard_normal((batch, layer.in_features)).astype(TYPES[kind])
-    if rng.random() < 0.2:
-        x = unaligned(x)
-    residual = None
-    if rng.random() < 0.5:
-        residual = rng.standard_normal((batch, layer.out_features)).astype(TYPES[kind])
-    clip = (-0.5, 1.5) if rng.random() < 0.4 else (-np.inf, np.inf)
-    device = {
-        "multiprocessors": int(rng.choice([1, 2, 5, 132])),
-        "shared_bytes": int(rng.choice(SHARED_BYTES)),
-        "cluster": int(rng.choice([1, 2, 8])),
-    }
-    return layer, x, residual, clip, device
+    return layer, *random_call(rng, layer, batch, kind)
 
 
 def expect(layer, x, *epilogue):

@@ -12,10 +12,10 @@ from fanin.ort_ops.format.conv_geometry import ConvGeometry
 
 from ._conv_layer import ConvLayer
 from ._cuda_backends import kernel_of
-from ._cuda_convs import arguments, expect, images
+from ._cuda_convs import arguments, expect
+from ._cuda_emulated import SHARED_BYTES, run_conv, unaligned
 from ._cuda_layers import TF32_PRODUCT, TYPES
 from ._random_convs import OPEN_GATE
-from .test_cuda_emulation import SHARED_BYTES, unaligned
 
 KINDS = ["float16", "bfloat16", "float32"]  # float32 is computed in TF32
 every_kind = pytest.mark.parametrize("kind", KINDS)
@@ -23,31 +23,9 @@ SAME = (1, 1, 1, 1)
 TILES = {32, 64, 128}
 
 
-def run(
-    layer,
-    x,
-    residual=None,
-    clip_min=-np.inf,
-    clip_max=np.inf,
-    gate=OPEN_GATE,
-    layout="expand",
-    **more,
-):
-    y = np.full(layer.y_shape(x), np.nan, x.dtype)
-    report = _cuda_emulation.run_conv(
-        **arguments(layer),
-        x=images(x),
-        activations=x.dtype.name,
-        residual=None if residual is None else images(residual),
-        y=images(y),
-        clip_min=clip_min,
-        clip_max=clip_max,
-        gate_scale=gate[0],
-        gate_shift=gate[1],
-        conv_kernel=layout and kernel_of(layout, x.dtype.name, "CondensedConv"),
-        **more,
-    )
-    return y, report
+def run(layer, x, *epilogue, layout="expand", **more):
+    kernel = layout and kernel_of(layout, x.dtype.name, "CondensedConv")
+    return run_conv(layer, x, *epilogue, conv_kernel=kernel, **more)
 
 
 def assert_close(y, layer, x, *epilogue):

@@ -12,6 +12,7 @@ from string import Template
 
 from ...._base.atomic import write_file
 from ...._base.figure_style import NARROW, NARROW_PAGE
+from ...._base.local_paths import refuse_address
 from ..requirements import require
 
 _PICTURE = re.compile(r"<picture>.*?</picture>\n*", re.DOTALL)
@@ -35,6 +36,7 @@ def save_page(folders: Sequence[Path], path: Path, title: str) -> Path:
     markdown = library.MarkdownIt("commonmark", {"html": False}).enable("table")
     sections = []
     for folder in folders:
+        refuse_address(folder)
         reports = sorted(folder.glob("*.md"))
         if not reports:
             raise PageError(f"{folder} holds no report (*.md) of a benchmark")

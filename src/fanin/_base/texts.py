@@ -14,7 +14,7 @@ MAX_BYTES = 16 << 20
 
 
 def read_text(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> str:
-    """Read a regular file of at most ``limit`` bytes as UTF-8.
+    """Read a regular file of at most ``limit`` bytes as UTF-8, with or without a byte-order mark.
 
     Raises:
         OSError: If it is missing, unreadable or not a regular file.
@@ -30,7 +30,7 @@ def read_text(path: str | os.PathLike[str], limit: int = MAX_BYTES) -> str:
         content = file.read(limit + 1)
     if len(content) > limit:
         raise ValueError(f"{Path(path)} has more than {limit >> 20} MiB")
-    return content.decode("utf-8").replace("\r\n", "\n")
+    return content.decode("utf-8-sig").replace("\r\n", "\n")
 
 
 def parse_toml(text: str) -> dict[str, Any]:

@@ -18,6 +18,7 @@ from .flags import Command, Group
 from .pruning import prune
 from .serving import serve
 from .starting import demo, library_path
+from .stdout import checked_stdout, occupy_standard_streams
 from .training import analyze, sweep, train
 
 app = typer.Typer(
@@ -47,13 +48,15 @@ app.add_typer(bench, name="bench")
 
 def main() -> None:
     """Entry point of the ``fanin`` command."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # a locale without UTF-8 lacks arrows and lines
-            stream.reconfigure(errors="replace")
-    # As an exception, so that what is half written is removed. A server handles it itself.
-    if sys.argv[1:2] != ["serve"]:
+    occupy_standard_streams()
+    if isinstance(sys.stderr, TextIOWrapper):  # a locale without UTF-8 lacks arrows and lines
+        sys.stderr.reconfigure(errors="replace")
+    serves = sys.argv[1:2] == ["serve"]  # handles signals itself, and prints nothing on stdout
+    if not serves:
+        # As an exception, so that what is half written is removed.
         signal.signal(signal.SIGTERM, _stop)
-    app()
+    with checked_stdout(needed=not serves):
+        app()
 
 
 def _stop(number: int, frame: FrameType | None) -> None:  # noqa: ARG001

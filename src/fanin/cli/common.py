@@ -23,8 +23,7 @@ FAILED = 1
 def show(report: Printed, *, as_json: bool) -> None:
     """Print a report on stdout: as JSON, or as :func:`show_sheet` does."""
     if as_json:
-        with readable(OSError):
-            typer.echo(report.to_json())
+        typer.echo(report.to_json())
     else:
         show_sheet(report.sheet())
 
@@ -36,8 +35,7 @@ def colored(text: str, color: str) -> str:
 
 def show_sheet(sheet: Sheet) -> None:
     """Print a table: in colors and as wide as the terminal, or in full where stdout is none."""
-    with readable(OSError):  # a full disk
-        print_sheet(sheet)
+    print_sheet(sheet)
 
 
 CustomOpLibraries = Annotated[
@@ -49,6 +47,10 @@ CustomOpLibraries = Annotated[
         "runs code: name only libraries that you trust.",
     ),
 ]
+
+
+class LostOutputError(Exception):
+    """What a command printed on stdout did not get there; main() says so, whoever printed it."""
 
 
 @contextmanager
@@ -66,9 +68,14 @@ def readable(*errors: type[Exception]) -> Iterator[None]:
 
 def refuse(sentence: str) -> NoReturn:
     """Say on stderr what is wrong and what to do, and exit with status 1."""
+    complain(sentence)
+    raise typer.Exit(FAILED) from None
+
+
+def complain(sentence: str) -> None:
+    """Say on stderr what is wrong."""
     shown = "\n".join(map(visible, sentence.split("\n")))
     typer.secho(f"fanin: {shown}", fg=typer.colors.RED, err=True)
-    raise typer.Exit(FAILED) from None
 
 
 def _sentence(error: Exception) -> str:

@@ -385,6 +385,8 @@ def calibrate(
             "FANIN_CALIBRATION",
             param_hint="--out",
         )
+    with readable(RemotePathError):  # before others are named after it
+        refuse_address(path)
     if device == "cuda":
         _calibrate_cuda(path)
         return

@@ -20,7 +20,7 @@ def demo(
 
     with readable(OSError):
         written = write_demo(out)
-        print(next_steps(written), end="", flush=True)
+    print(next_steps(written), end="")
 
 
 def library_path(
@@ -48,4 +48,5 @@ def library_path(
     elif pkgconfig_dir:
         find = get_pkgconfig_folder
     with readable(OSError):
-        print(find(), flush=True)
+        found = find()
+    print(found)
