@@ -17,7 +17,7 @@ from .data import Dataset, DataSplit, describe, epoch_order, held_out
 from .distillation import load_teacher
 from .evaluation import Evaluation, evaluate
 from .fake_quantization import fake_quantize_
-from .initial_weights import load_initial_weights
+from .initial_weights import fitting_masks, load_initial_weights
 from .initialization import InitializationOptions
 from .metrics import MetricsWriter, NullMetricsWriter
 from .processes import Processes
@@ -76,8 +76,9 @@ class TrainingRun:
         shape, classes = describe(config.data)
         if training.channels_last:
             self.model = with_channels_last(self.model, shape)
+        masks: dict[str, Tensor] = {}
         if training.initial_weights and not resumed:
-            load_initial_weights(self.model, training.initial_weights)
+            masks = load_initial_weights(self.model, training.initial_weights)
         if training.quantization_aware:
             _round_to_8_bits(self.model)
         self.optimizer = config.optimizer.build(self.model.parameters())
@@ -103,6 +104,7 @@ class TrainingRun:
                 layers=config.sparsifier.layers,
                 schedule=config.sparsifier.schedule,
                 initialization=InitializationOptions(
+                    mask=fitting_masks(masks, config, self.model),
                     keep_weights=bool(training.initial_weights),
                     weight_std=config.sparsifier.weight_std,
                 ),
