@@ -69,9 +69,8 @@ def initial_layers(
         )
     layers = {}
     for name in choice.sparse:
-        source = options.mask or ("magnitude" if name in kept else "random")
-        if isinstance(source, Mapping):
-            source = source[name]
+        given = options.mask or ("magnitude" if name in kept else "random")
+        source = given[name] if isinstance(given, Mapping) else given
         layers[name] = layer = initial_layer(
             name, choice, method, mask_source=source, seed=seed, processes=processes
         )

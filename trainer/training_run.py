@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from .backends import with_channels_last
 from .checkpoint import Environment, Progress, Stateful, load_checkpoint, save_checkpoint
 from .config_table import ConfigError
-from .data import Dataset, DataSplit, describe, epoch_order, held_out
+from .data import Dataset, DataSplit, describe, held_out
 from .distillation import load_teacher
 from .evaluation import Evaluation, evaluate
 from .fake_quantization import fake_quantize_
@@ -179,7 +179,7 @@ class TrainingRun:
     def _epoch(self) -> Iterator[tuple[list[tuple[Tensor, Tensor]], int]]:
         """Yield this process's share of each remaining batch, in parts, with its size."""
         training, epoch, here = self.config.training, self.progress.epoch, self.processes
-        order = epoch_order(len(self.train_split), training.seed, epoch)
+        order = self.train_split.order(training.seed, epoch)
         batches = torch.split(order, training.batch_size)[self.progress.batch : self.batches]
         shares = [batch.tensor_split(here.count)[here.rank] for batch in batches]
         parts = [

@@ -9,7 +9,6 @@ from torch import nn
 
 from fanin.trainer import (
     GMP,
-    InitializationOptions,
     RigL,
     Sparsifier,
     SRigL,

@@ -4,7 +4,7 @@ import tomllib
 import pytest
 import torch
 
-from fanin.trainer import METHODS, ConfigError, Dense, SRigL, load_recipe, recipe_names
+from fanin.trainer import METHODS, ConfigError, Dense, SRigL, Static, load_recipe, recipe_names
 from fanin.trainer.optimization import AdamW, ConstantLR, CosineLR, StepLR
 from fanin.trainer.recipe import (
     config_to_tables,
@@ -39,7 +39,8 @@ def test_shipped_recipes_load_and_survive_writing(name):
     config = load_recipe(name)
     assert parse(config_to_toml(config)) == config
     assert name.startswith(f"{config.model.name}-{config.data.name}-")
-    assert isinstance(config.method, Dense if name.endswith("dense") else SRigL)
+    kind = {"dense": Dense, "int8": Static}.get(name.rpartition("-")[2], SRigL)
+    assert isinstance(config.method, kind)
 
 
 @pytest.mark.parametrize("data", ["fashion-mnist", "digits"])
