@@ -158,6 +158,27 @@ def test_recipes_hold_the_papers_hyper_parameters(name):
     assert (schedule.alpha, schedule.end_fraction) == (0.3, 0.75)
 
 
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [
+        ("resnet50-imagenet-srigl90", 512),
+        ("mobilenet-v3-large-imagenet-srigl90", 1024),
+        ("mobilenet-v3-small-imagenet-srigl90", 1024),
+        ("vit-b-16-imagenet-srigl90", 4096),
+        ("vit-b-16-imagenet-srigl90-in-proj", 4096),
+    ],
+)
+def test_imagenet_recipes_are_for_gpus_with_the_papers_batches(name, batch):
+    training, data = load_recipe(name).training, load_recipe(name).data
+    assert training.batch_size == batch
+    assert batch // training.accumulate == 512
+    assert (training.precision, training.tf32, training.compile) == ("bfloat16", True, True)
+    convolutions = not name.startswith("vit")
+    assert (training.channels_last, training.cudnn_benchmark) == (convolutions, convolutions)
+    assert training.drop_last  # one shape of batches, for compiled models and cuDNN's search
+    assert data.workers == 8
+
+
 def test_longer_training_stretches_the_learning_rate_schedule():
     config = extend(load_recipe("resnet50-imagenet-srigl90"), 5)
     assert config.training.epochs == 515
