@@ -1,13 +1,14 @@
 """The state that sparse training starts from: each layer's initial mask and weights."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from .._base.distributions import weight_budget
 from .fresh_weights import layers_to_keep
+from .given_masks import misfit
 from .gradient_window import GradientMomentum, GradientWindow
 from .initialization import (
     InitializationOptions,
@@ -52,9 +53,11 @@ def initial_layers(
         stacklevel: of the warning that weights are kept.
 
     Raises:
-        ValueError: a mask is asked for that the method does not have.
+        ValueError: a mask is asked for that the method does not have, or given masks do not fit.
 
     """
+    if isinstance(options.mask, Mapping) and (reason := misfit(options.mask, choice, method)):
+        raise ValueError(f"the masks in InitializationOptions(mask=…) do not fit: {reason}")
     if method.starts_dense and options.mask is not None:
         raise ValueError(
             f"method {method.name!r} starts with all weights, so it has no initial mask to choose; "
@@ -67,7 +70,8 @@ def initial_layers(
         )
     layers = {}
     for name in choice.sparse:
-        source = options.mask or ("magnitude" if name in kept else "random")
+        given = options.mask or ("magnitude" if name in kept else "random")
+        source = given[name] if isinstance(given, Mapping) else given
         layers[name] = layer = initial_layer(
             name, choice, method, mask_source=source, seed=seed, processes=processes
         )
@@ -88,7 +92,7 @@ def initial_layer(
     choice: LayerChoice,
     method: SparseMethod | DenseToSparse,
     *,
-    mask_source: MaskSource,
+    mask_source: MaskSource | Tensor,
     seed: int,
     processes: Processes,
 ) -> SparseLayer:
@@ -98,7 +102,8 @@ def initial_layer(
         name: parameter name of the layer.
         choice: weights, densities and protected layers of the model.
         method: the training method.
-        mask_source: where the mask comes from; unused by methods that start dense.
+        mask_source: where the mask comes from, or the mask in the layout of the weight; unused by
+            methods that start dense.
         seed: seed of the training.
         processes: the data-parallel processes.
 
@@ -108,6 +113,8 @@ def initial_layer(
     budget = weight_budget(shape, density)
     if method.starts_dense:
         mask = torch.ones(shape, dtype=torch.bool, device=weight.device)
+    elif isinstance(mask_source, Tensor):
+        mask = choice.turned(name, mask_source.to(weight.device, torch.bool, copy=True))
     elif mask_source == "magnitude":
         mask = magnitude_mask(
             choice.turned(name, whole_tensor(weight)),

@@ -1,22 +1,29 @@
-"""Weights that a run starts from: those of another run."""
+"""Weights and masks that a run starts from: those of another run."""
 
+import warnings
 from pathlib import Path
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from .config_table import ConfigError
-from .run_folder import WEIGHTS, RunFolderError, read_weights
+from .given_masks import misfit
+from .methods import Dense
+from .recipe import TrainConfig
+from .run_folder import WEIGHTS, RunFolderError, layer_choice, masks_of, read_weights
 from .weights_file import MASK_SUFFIX
 
 
 @torch.no_grad()
-def load_initial_weights(model: nn.Module, source: str) -> None:
-    """Copy the weights of a run into a model; its masks are not taken, but zeros are.
+def load_initial_weights(model: nn.Module, source: str) -> dict[str, Tensor]:
+    """Copy the weights of a run into a model.
 
     Args:
         model: the model.
         source: run folder, or its weights.safetensors.
+
+    Returns:
+        The masks of the run, bool by parameter name; none if it is dense.
 
     Raises:
         ConfigError: the file is missing or damaged, or holds other tensors than the model.
@@ -26,6 +33,7 @@ def load_initial_weights(model: nn.Module, source: str) -> None:
     path = path / WEIGHTS if path.is_dir() else path
     try:
         tensors = read_weights(path)
+        masks = masks_of(path, tensors)
     except RunFolderError as error:
         raise ConfigError(f"training.initial_weights: {error}") from error
     saved = {name: t for name, t in tensors.items() if not name.endswith(MASK_SUFFIX)}
@@ -43,3 +51,33 @@ def load_initial_weights(model: nn.Module, source: str) -> None:
                 "model; start from a run of the same [model]"
             )
     model.load_state_dict(saved)
+    return masks
+
+
+def fitting_masks(
+    masks: dict[str, Tensor], config: TrainConfig, model: nn.Module
+) -> dict[str, Tensor] | None:
+    """Return the masks of the run that training starts from, or None where it takes others.
+
+    Warns where the method of a configuration could not have made them: then it starts from the
+    largest weights.
+
+    Args:
+        masks: bool by parameter name; empty: none.
+        config: configuration of the new run.
+        model: its model.
+
+    """
+    method = config.method
+    if not masks or isinstance(method, Dense) or method.starts_dense or method.dense_to_sparse:
+        return None
+    reason = misfit(masks, layer_choice(config, model), method)
+    if reason is None:
+        return masks
+    warnings.warn(
+        f"training.initial_weights: the masks of {config.training.initial_weights} are not kept, "
+        f"since {reason}. Training starts from the largest weights instead",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+    return None

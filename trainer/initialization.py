@@ -1,5 +1,6 @@
 """Masks and weights before the first step."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, get_args
 
@@ -19,6 +20,8 @@ class InitializationOptions:
     Attributes:
         mask: "random" positions, or "magnitude": the positions of the model's largest weights;
             None: the largest of weights that are kept, random positions for those that are drawn.
+            Or masks of all sparse layers, bool by parameter name, such as those of a model that
+            is already sparse and trained on; they must fit the method.
         keep_weights: keep the model's weights on the mask (True) or draw new ones (False). None:
             draw new ones where the weights are those that torch drew for a new layer, and keep all
             others with a warning, since they may be trained.
@@ -30,13 +33,15 @@ class InitializationOptions:
 
     """
 
-    mask: MaskSource | None = None
+    mask: MaskSource | Mapping[str, Tensor] | None = None
     keep_weights: bool | None = None
     weight_std: WeightStd = "sqrt(2/k)"
 
     def __post_init__(self) -> None:
         sources = (None, *get_args(MaskSource))
         for name, allowed in (("mask", sources), ("weight_std", get_args(WeightStd))):
+            if name == "mask" and isinstance(self.mask, Mapping):
+                continue
             if getattr(self, name) not in allowed:
                 names = ", ".join(map(str, allowed))
                 raise ValueError(f"{name} must be one of {names}, got {getattr(self, name)!r}")

@@ -107,7 +107,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     tensors = read_weights(folder / WEIGHTS)
     model = _build_saved_model(folder, config)
     state = {name: tensor for name, tensor in tensors.items() if not name.endswith(MASK_SUFFIX)}
-    masks = _masks(folder / WEIGHTS, tensors)
+    masks = masks_of(folder / WEIGHTS, tensors)
     _check_tensors(folder / WEIGHTS, model, state, masks)
     _check_complete(folder, config, model, masks)
     model.load_state_dict(state)
@@ -264,7 +264,13 @@ def _damaged(path: Path, reason: object) -> RunFolderError:
     )
 
 
-def _masks(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def masks_of(path: Path, tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the masks among the tensors of weights.safetensors, bool by parameter name.
+
+    Raises:
+        RunFolderError: a mask holds something else than zeros and ones.
+
+    """
     masks = {}
     for name, tensor in tensors.items():
         if not name.endswith(MASK_SUFFIX):

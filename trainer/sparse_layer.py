@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .gradient_window import GradientWindow, WindowState
-from .masking import apply_bits_, mask_bits
+from .masking import apply_bits_, mask_bits, memory_format
 from .sharding import Sharding, local_part, part_like
 
 
@@ -106,7 +106,8 @@ class SparseLayer:
 
     def set_mask(self, mask: Tensor) -> None:
         """Replace the mask and mark its positions as explored."""
-        self.mask, self.bits = mask, mask_bits(mask, self.weight.dtype)
+        bits = mask_bits(mask, self.weight.dtype)
+        self.mask, self.bits = mask, bits.contiguous(memory_format=memory_format(self.local_weight))
         self.explored |= mask
 
     def mask_weight(self) -> None:

@@ -66,6 +66,10 @@ class Structure:
     def check(self, name: str, shape: tuple[int, ...]) -> None:
         """Raise ValueError if a layer of this shape cannot have the structure."""
 
+    def allows(self, mask: Tensor) -> bool:  # noqa: ARG002
+        """Return whether a mask, bool [n, …], can be one of this structure's after updates."""
+        return True
+
     def least_budget(self, shape: tuple[int, ...]) -> int:
         """Return the fewest weights that a layer of this shape can hold."""
         raise NotImplementedError
@@ -143,6 +147,10 @@ class ConstantFanIn(Structure):
         """Return whether there is ablation."""
         return self.ablation.gamma_sal > 0
 
+    def allows(self, mask: Tensor) -> bool:
+        """Return whether all neurons with weights have equally many; others may be ablated."""
+        return len(set(mask.flatten(1).sum(1).tolist()) - {0}) == 1
+
     def least_budget(self, shape: tuple[int, ...]) -> int:
         """Return one weight per neuron."""
         return shape[0]
@@ -193,6 +201,12 @@ class Blocks(Structure):
     def __post_init__(self) -> None:
         if self.size < 2:
             raise ValueError(f"a block needs at least 2 neurons, got {self.size}")
+
+    def allows(self, mask: Tensor) -> bool:
+        """Return whether fan-ins are equal, and inputs the same for all neurons of a block."""
+        means = self._means(mask.float())
+        same = bool(((means == 0) | (means == 1)).all())
+        return same and ConstantFanIn().allows(mask)
 
     def least_budget(self, shape: tuple[int, ...]) -> int:
         """Return one weight per neuron."""
@@ -272,6 +286,10 @@ class NM(Structure):
                 f"{name!r} cannot be {self.n}:{self.m} sparse, since its {kind} of {inputs} is not "
                 f"a multiple of {self.m}. Add it to dense_layers."
             )
+
+    def allows(self, mask: Tensor) -> bool:
+        """Return whether each group holds N weights."""
+        return bool((self._groups(mask).sum(1) == self.n).all())
 
     def least_budget(self, shape: tuple[int, ...]) -> int:
         """Return the only possible budget."""

@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from .backends import with_channels_last
 from .checkpoint import Environment, Progress, Stateful, load_checkpoint, save_checkpoint
 from .config_table import ConfigError
-from .data import Dataset, DataSplit, describe, epoch_order, held_out
+from .data import Dataset, DataSplit, describe, held_out
 from .distillation import load_teacher
 from .evaluation import Evaluation, evaluate
 from .fake_quantization import fake_quantize_
-from .initial_weights import load_initial_weights
+from .initial_weights import fitting_masks, load_initial_weights
 from .initialization import InitializationOptions
 from .metrics import MetricsWriter, NullMetricsWriter
 from .processes import Processes
@@ -76,8 +76,9 @@ class TrainingRun:
         shape, classes = describe(config.data)
         if training.channels_last:
             self.model = with_channels_last(self.model, shape)
+        masks: dict[str, Tensor] = {}
         if training.initial_weights and not resumed:
-            load_initial_weights(self.model, training.initial_weights)
+            masks = load_initial_weights(self.model, training.initial_weights)
         if training.quantization_aware:
             _round_to_8_bits(self.model)
         self.optimizer = config.optimizer.build(self.model.parameters())
@@ -103,6 +104,7 @@ class TrainingRun:
                 layers=config.sparsifier.layers,
                 schedule=config.sparsifier.schedule,
                 initialization=InitializationOptions(
+                    mask=fitting_masks(masks, config, self.model),
                     keep_weights=bool(training.initial_weights),
                     weight_std=config.sparsifier.weight_std,
                 ),
@@ -177,7 +179,7 @@ class TrainingRun:
     def _epoch(self) -> Iterator[tuple[list[tuple[Tensor, Tensor]], int]]:
         """Yield this process's share of each remaining batch, in parts, with its size."""
         training, epoch, here = self.config.training, self.progress.epoch, self.processes
-        order = epoch_order(len(self.train_split), training.seed, epoch)
+        order = self.train_split.order(training.seed, epoch)
         batches = torch.split(order, training.batch_size)[self.progress.batch : self.batches]
         shares = [batch.tensor_split(here.count)[here.rank] for batch in batches]
         parts = [

@@ -56,6 +56,9 @@ SMOKES = {
     "tensorboard": Smoke("fanin.trainer.tensorboard", ("tests/trainer/test_tensorboard.py",)),
     "wandb": Smoke("wandb", ("tests/trainer/test_recipe_options.py", "-k", "weights_and_biases")),
     "mlflow": Smoke("mlflow", ("tests/trainer/test_recipe_options.py", "-k", "mlflow_receives")),
+    "webdataset": Smoke(
+        "braceexpand", ("tests/trainer/test_shards.py", "-k", "not two_processes"), ("webdataset",)
+    ),
     "ray": Smoke("ray", ("tests/trainer/test_sweep.py", "-k", "ray")),
     "ray-serve": Smoke(
         "fanin.deploy.serve.ray_app",

@@ -4,7 +4,7 @@ import tomllib
 import pytest
 import torch
 
-from fanin.trainer import METHODS, ConfigError, Dense, SRigL, load_recipe, recipe_names
+from fanin.trainer import METHODS, ConfigError, Dense, SRigL, Static, load_recipe, recipe_names
 from fanin.trainer.optimization import AdamW, ConstantLR, CosineLR, StepLR
 from fanin.trainer.recipe import (
     config_to_tables,
@@ -39,7 +39,8 @@ def test_shipped_recipes_load_and_survive_writing(name):
     config = load_recipe(name)
     assert parse(config_to_toml(config)) == config
     assert name.startswith(f"{config.model.name}-{config.data.name}-")
-    assert isinstance(config.method, Dense if name.endswith("dense") else SRigL)
+    kind = {"dense": Dense, "int8": Static}.get(name.rpartition("-")[2], SRigL)
+    assert isinstance(config.method, kind)
 
 
 @pytest.mark.parametrize("data", ["fashion-mnist", "digits"])
@@ -155,6 +156,27 @@ def test_recipes_hold_the_papers_hyper_parameters(name):
     )  # fmt: skip
     assert found == PAPER[name]
     assert (schedule.alpha, schedule.end_fraction) == (0.3, 0.75)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch"),
+    [
+        ("resnet50-imagenet-srigl90", 512),
+        ("mobilenet-v3-large-imagenet-srigl90", 1024),
+        ("mobilenet-v3-small-imagenet-srigl90", 1024),
+        ("vit-b-16-imagenet-srigl90", 4096),
+        ("vit-b-16-imagenet-srigl90-in-proj", 4096),
+    ],
+)
+def test_imagenet_recipes_are_for_gpus_with_the_papers_batches(name, batch):
+    training, data = load_recipe(name).training, load_recipe(name).data
+    assert training.batch_size == batch
+    assert batch // training.accumulate == 512
+    assert (training.precision, training.tf32, training.compile) == ("bfloat16", True, True)
+    convolutions = not name.startswith("vit")
+    assert (training.channels_last, training.cudnn_benchmark) == (convolutions, convolutions)
+    assert training.drop_last  # one shape of batches, for compiled models and cuDNN's search
+    assert data.workers == 8
 
 
 def test_longer_training_stretches_the_learning_rate_schedule():

@@ -192,6 +192,8 @@ def test_channels_last_changes_the_layout_and_not_the_training(small_config, tmp
     def observed(trained, *arguments):
         weight = next(p for p in trained.model.parameters() if p.dim() == 4 and p.shape[2] > 1)
         strides.append(weight.is_contiguous(memory_format=torch.channels_last))
+        layers = trained.sparsifier._layers.values()
+        assert all(layer.bits.stride() == layer.weight.stride() for layer in layers)
         step(trained, *arguments)
 
     monkeypatch.setattr(TrainingRun, "_step", observed)

@@ -1,6 +1,7 @@
 """Data sets of recipes."""
 
 import os
+from dataclasses import fields
 from pathlib import Path
 
 from ..._base.names import near_matches
@@ -21,6 +22,7 @@ from .digits import load_digits_dataset
 from .image_folder import describe_imagenet, load_imagenet
 from .mnist import describe_mnist, fashion_mnist_folder, load_fashion_mnist, load_mnist
 from .part import held_out
+from .shards import describe_webdataset, load_webdataset
 from .synthetic import describe_synthetic, load_synthetic
 
 DATASETS: dict[str, DatasetInfo] = {
@@ -32,6 +34,12 @@ DATASETS: dict[str, DatasetInfo] = {
     ),
     "mnist": DatasetInfo(describe_mnist, load_mnist, ("shape", "samples")),
     "synthetic": DatasetInfo(describe_synthetic, load_synthetic, ("shape", "classes", "samples")),
+    "webdataset": DatasetInfo(
+        describe_webdataset,
+        load_webdataset,
+        ("classes", "image_size", "workers", "train_shards", "test_shards", "shuffle_buffer"),
+        in_memory=False,
+    ),
 }
 
 
@@ -46,7 +54,7 @@ def check_data_config(config: DataConfig, augmentation: Augmentation) -> None:
         known = near_matches(config.name, DATASETS)
         raise ValueError(f"unknown data set {short(config.name)}.{known}")
     info = DATASETS[config.name]
-    for option in ("classes", "image_size", "workers", "shape", "samples"):
+    for option in (field.name for field in fields(config) if field.name != "name"):
         if getattr(config, option) is not None and option not in info.options:
             raise ValueError(f"the data set {config.name!r} has no option {option}; remove it")
     info.describe(config)

@@ -23,13 +23,16 @@ class DataConfig:
 
     Attributes:
         name: name of the data set.
-        classes: number of classes of "imagenet" (folders) and "synthetic".
-        image_size: side in pixels to which images of "imagenet" are cropped.
-        workers: processes that load "imagenet".
+        classes: number of classes of "imagenet" (folders), "webdataset" and "synthetic".
+        image_size: side in pixels to which images of "imagenet" and "webdataset" are cropped.
+        workers: processes that load "imagenet" and "webdataset".
         shape: image shape of "synthetic"; "fashion-mnist" and "mnist" are padded and repeated to
             it.
         samples: size of the training split of "synthetic"; of "fashion-mnist" and "mnist", how many
             of the first samples of each split to use (all of a smaller test split).
+        train_shards: tar files of "webdataset" to train on, with braces for sets and ranges.
+        test_shards: those that are evaluated.
+        shuffle_buffer: samples that are shuffled together, of shards in random order; None: all.
 
     """
 
@@ -39,6 +42,9 @@ class DataConfig:
     workers: int | None = None
     shape: tuple[int, ...] | None = None
     samples: int | None = None
+    train_shards: str | None = None
+    test_shards: str | None = None
+    shuffle_buffer: int | None = None
 
 
 class DataSplit(Protocol):
@@ -49,6 +55,9 @@ class DataSplit(Protocol):
 
     def to(self, device: torch.device) -> "DataSplit":
         """Yield batches on ``device`` from now on."""
+
+    def order(self, seed: int, epoch: int) -> Tensor:
+        """Return the sample order of an epoch, int64 [samples], from seed and epoch alone."""
 
     def batches(
         self, indices: Sequence[Tensor], seeds: Sequence[tuple[int, ...]] | None = None
@@ -86,6 +95,10 @@ class Split:
     def to(self, device: torch.device) -> "Split":
         """Return a copy on ``device``."""
         return Split(self.inputs.to(device), self.labels.to(device), self.augmentation)
+
+    def order(self, seed: int, epoch: int) -> Tensor:
+        """Return a random order."""
+        return epoch_order(len(self), seed, epoch)
 
     def batches(
         self, indices: Sequence[Tensor], seeds: Sequence[tuple[int, ...]] | None = None

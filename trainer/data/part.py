@@ -30,6 +30,13 @@ class Part:
         """Yield batches on ``device`` from now on."""
         return Part(self.whole.to(device), self.indices)
 
+    def order(self, seed: int, epoch: int) -> Tensor:
+        """Return the whole split's order of these samples, as positions in the part."""
+        place = torch.full((len(self.whole),), -1)
+        place[self.indices] = torch.arange(len(self))
+        order = place[self.whole.order(seed, epoch)]
+        return order[order >= 0]
+
     def batches(
         self, indices: Sequence[Tensor], seeds: Sequence[tuple[int, ...]] | None = None
     ) -> Iterator[tuple[Tensor, Tensor]]:
