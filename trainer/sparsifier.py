@@ -1,7 +1,8 @@
 """Attaches a sparse training method to a model and its optimizer."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from math import prod
@@ -16,11 +17,12 @@ from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
+from .alternation import Alternation, check_alternation, in_turns
 from .initial_layers import initial_layers
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
 from .layers import count_other_weights, unwrap
-from .methods import SRSTE, Dense, DenseToSparse, DropFractions, SparseMethod, TopKAST
+from .methods import AST, SRSTE, Dense, DenseToSparse, DropFractions, SparseMethod, TopKAST
 from .optimizer_state import check_optimizer_state
 from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
@@ -131,6 +133,7 @@ class Sparsifier:
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
+        self._alternation: Alternation | None = None
         if isinstance(method, Dense):
             choice = all_dense(model, layers)
         else:
@@ -143,6 +146,7 @@ class Sparsifier:
                 )
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
+                schedule = in_turns(schedule, method.turns)
                 self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
                 self._settings |= asdict(self._schedule)
             self._layers = initial_layers(
@@ -156,6 +160,12 @@ class Sparsifier:
                 processes=self._processes,
                 stacklevel=2,
             )
+            if isinstance(method, AST):
+                densities = [
+                    choose_layers(model, optimizer, other, structure, layers).densities
+                    for other in method.others
+                ]
+                self._alternation = Alternation(model, method, self._layers, densities)
         self._shapes, self._others = choice.shapes, count_other_weights(model, choice.weights)
         if state is not None:
             self.load_state_dict(state)
@@ -206,9 +216,10 @@ class Sparsifier:
         """
         stepped, self._stepped = self._stepped, False
         self._nesting = 0  # the optimizer's step may have raised an error
-        for layer in self._layers.values():
+        for layer in self._every_layer:
             layer.window.discard_pending()
-            if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
+        if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
+            for layer in self._layers.values():
                 layer.mask_weight()
         updates = self._updates
         if not (stepped and updates and updates.schedule.is_update_step(self._step)):
@@ -223,10 +234,35 @@ class Sparsifier:
         updates = self._updates
         if self._processes.count == 1 or self._synchronized or updates is None:
             return
-        for layer in self._layers.values():
+        for layer in self._every_layer:
             layer.window.discard_pending()
-        average_windows(self._layers.values(), updates.method, self._processes)
+        average_windows(self._every_layer, updates.method, self._processes)
         self._synchronized = True
+
+    @contextmanager
+    def subnet(self, sparsity: float) -> Iterator[dict[str, Tensor]]:
+        """Let the model be another sub-net of ``AST``, to evaluate, save or export it.
+
+        Args:
+            sparsity: the method's ``sparsity`` or one of its ``others``.
+
+        Yields:
+            The masks of the sub-net by parameter name.
+
+        Raises:
+            TypeError: the method has no sub-nets.
+            ValueError: none has this sparsity.
+
+        """
+        alternation = self._alternation
+        if alternation is None:
+            raise TypeError(f"method {self.method.name!r} trains one network, without sub-nets")
+        before, index = alternation.shown, alternation.index_of(sparsity)
+        alternation.show(index)
+        try:
+            yield {name: layer.mask for name, layer in alternation.subnets[index].items()}
+        finally:
+            alternation.show(before)
 
     def mask_(self, other: nn.Module) -> None:
         """Zero the masked weights of a copy of the model, such as an average of its weights.
@@ -251,6 +287,8 @@ class Sparsifier:
         """Remove all hooks; masks stay readable and the weights stay as they are."""
         for handle in self._handles:
             handle.remove()
+        if self._alternation is not None:
+            self._alternation.detach()
         for optimizer in self._optimizers:
             _attached.discard(optimizer)
         for layer in self._layers.values():
@@ -273,13 +311,16 @@ class Sparsifier:
                 "processes have averaged different gradients; call sparsifier.synchronize() on all "
                 "of them before state_dict()"
             )
-        return {
+        state: SparsifierState = {
             "format_version": STATE_VERSION,
             "settings": dict(self._settings),
             "step": self._step,
             "update_pending": self._stepped,
             "layers": {name: layer.state_dict() for name, layer in self._layers.items()},
         }
+        if self._alternation is not None:
+            state["alternation"] = self._alternation.state_dict()
+        return state
 
     def load_state_dict(self, state: SparsifierState) -> None:
         """Continue from the ``state_dict()`` of a sparsifier with the same arguments.
@@ -300,10 +341,14 @@ class Sparsifier:
             method = replace(method, **changed)
         state = upgraded_state
         check_state(state, settings, self._layers, budgets_move=moves)
+        if self._alternation is not None:
+            check_alternation(state.get("alternation"), self._alternation.subnets)
         self.method, self._settings = method, settings
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
             layer.load_state_dict(state["layers"][name])
+        if self._alternation is not None:
+            self._alternation.load_state_dict(state["alternation"], self._step)
 
     def _hooks(self) -> list[torch.utils.hooks.RemovableHandle]:
         handles = [
@@ -312,7 +357,7 @@ class Sparsifier:
         ]
         # torch does not annotate gradient hooks.
         for layer in self._layers.values():
-            before = unserializable_hook(partial(_before_accumulation, layer))  # type: ignore[no-untyped-call]
+            before = unserializable_hook(partial(self._before_accumulation, layer))  # type: ignore[no-untyped-call]
             handles.append(layer.weight.register_hook(before))  # type: ignore[no-untyped-call]
             handles.append(
                 layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
@@ -321,20 +366,42 @@ class Sparsifier:
             )
         return handles
 
+    def _before_accumulation(self, layer: SparseLayer, _: Tensor) -> None:
+        """Forget the gradients of passes whose ``.grad`` was zeroed before this one.
+
+        No step will use them: SAM's first pass, or a loss that was computed only to look at it.
+        """
+        grad, window = layer.weight.grad, self._in_model(layer).window
+        if window.is_pending and (grad is None or not bool(grad.any())):
+            window.discard_pending()
+
     def _after_backward(self, layer: SparseLayer, weight: nn.Parameter) -> None:
-        if layer.dense is not None:
-            if self._nesting:
-                raise RuntimeError(
-                    f"with method {self.method.name!r}, the model holds its dense weights during "
-                    "optimizer.step(), and a closure would use them; call backward() before step() "
-                    "instead"
-                )
+        layer = self._in_model(layer)
+        if layer.dense is not None and self._nesting:
+            raise RuntimeError(
+                f"with method {self.method.name!r}, the model holds its dense weights during "
+                "optimizer.step(), and a closure would use them; call backward() before step() "
+                "instead"
+            )
+        if isinstance(self.method, DenseToSparse):
             layer.mask_dense_gradient()
             return
+        if self._alternation is not None:
+            self._alternation.passed = self._alternation.held
         if weight.grad is not None and self._observes():
             scale = 1.0 if self._scaler is None else self._scaler.get_scale()
             layer.window.observe(weight.grad, layer.mask, scale)
         layer.mask_gradient()
+
+    def _in_model(self, layer: SparseLayer) -> SparseLayer:
+        """Return the layer that the model holds now: that of a sub-net, if there are any."""
+        alternation = self._alternation
+        return layer if alternation is None else alternation.subnets[alternation.held][layer.name]
+
+    @property
+    def _every_layer(self) -> Iterable[SparseLayer]:
+        """The layers of all sub-nets, if there are any."""
+        return self._layers.values() if self._alternation is None else self._alternation.layers()
 
     @property
     def _optimizer(self) -> Optimizer:
@@ -360,6 +427,8 @@ class Sparsifier:
         if isinstance(self.method, DenseToSparse):
             for layer in self._layers.values():
                 expose_dense_weights(layer, self._optimizer, self.method)
+        elif self._alternation is not None:
+            self._alternation.before_step()
         elif isinstance(self.method, SparseMethod) and self.method.moves_weights:
             self._moves = WeightMoves(self.method, self._layers, self._optimizer, self._seed)
 
@@ -370,6 +439,8 @@ class Sparsifier:
             return
         method, moves = self.method, self._moves
         self._moves = None
+        if self._alternation is not None:
+            self._alternation.after_step()
         for layer in self._layers.values():
             if isinstance(method, DenseToSparse):
                 project_to_mask(layer, method, choose=(self._step + 1) % method.mask_every == 0)
@@ -395,8 +466,10 @@ class Sparsifier:
             moves.apply(self._step + 1)
         self._synchronized = self._synchronized and not self._observes()
         self._step, self._stepped = self._step + 1, True
-        for layer in self._layers.values():
+        for layer in self._every_layer:
             layer.window.commit()
+        if self._alternation is not None:
+            self._alternation.commit(self._step)
 
     def _update_topology(self, updates: _Updates) -> TopologyUpdate:
         schedule = updates.schedule
@@ -407,17 +480,17 @@ class Sparsifier:
             self._step / schedule.end_step if following else 1.0,
         )
         self._synchronized = True
-        update = TopologyUpdater(
-            updates.method, self._layers, self._optimizers, self._processes, self._seed
-        )
-        return update(self._step, fractions)
-
-
-def _before_accumulation(layer: SparseLayer, _: Tensor) -> None:
-    """Forget the gradients of passes whose ``.grad`` was zeroed before this one.
-
-    No step will use them: SAM's first pass, or a loss that was computed only to look at it.
-    """
-    grad = layer.weight.grad
-    if layer.window.is_pending and (grad is None or not bool(grad.any())):
-        layer.window.discard_pending()
+        subnets: Sequence[Mapping[str, SparseLayer]] = [self._layers]
+        if self._alternation is not None:
+            self._alternation.show(self._alternation.shown)
+            subnets = (
+                self._alternation.subnets
+            )  # the changes of the last, sparsest one are returned
+        for layers in subnets:
+            update = TopologyUpdater(
+                updates.method, layers, self._optimizers, self._processes, self._seed
+            )
+            changes = update(self._step, fractions)
+        if self._alternation is not None:
+            self._alternation.project()
+        return changes

@@ -1,11 +1,12 @@
 """Compatibility of a saved sparsifier state with the sparsifier that loads it."""
 
 from collections.abc import Mapping
-from typing import TypedDict
+from typing import NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
+from .alternation import AlternationState
 from .sparse_layer import LayerState, SparseLayer
 
 STATE_VERSION = 2
@@ -21,6 +22,7 @@ class SparsifierState(TypedDict):
     step: int
     update_pending: bool
     layers: dict[str, LayerState]
+    alternation: NotRequired[AlternationState]
 
 
 def flat_structure(structure: str) -> str:
@@ -74,7 +76,7 @@ def check_state(
     for name in sorted(state["layers"].keys() | layers.keys()):
         here, there = layers.get(name), state["layers"].get(name)
         if there is not None:
-            _check_layer(name, there)
+            _check_layer(name, there, dense=here is not None and here.dense is not None)
         expected = None if here is None else (here.budget, tuple(here.mask.shape))
         found = None if there is None else (there["budget"], tuple(there["mask"].shape))
         if budgets_move and expected and found:
@@ -86,8 +88,9 @@ def check_state(
             )
 
 
-def _check_layer(name: str, saved: LayerState) -> None:
-    if missing := [key for key in _LAYER_KEYS if key not in saved]:
+def _check_layer(name: str, saved: LayerState, *, dense: bool) -> None:
+    keys = (*_LAYER_KEYS, "dense") if dense else _LAYER_KEYS
+    if missing := [key for key in keys if key not in saved]:
         raise ValueError(f"sparsifier state is damaged: {name!r} lacks {', '.join(missing)}")
     for key, value in (("mask", saved["mask"]), ("explored", saved["explored"])):
         if not isinstance(value, Tensor) or value.dtype != torch.bool:

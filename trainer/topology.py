@@ -113,7 +113,7 @@ class TopologyUpdater:
         gradient = layer.window.average() if self.method.uses_gradient else None
         if gradient is not None:
             gradient = layer.turned(gradient)
-        weight, mask = layer.turned(layer.weight), layer.turned(layer.mask)
+        weight, mask = layer.turned(self._weight(layer)), layer.turned(layer.mask)
         return LayerInputs(weight, mask, gradient, layer.budget, layer.may_ablate, random)
 
     def _agreed(self, layer: SparseLayer, result: LayerUpdate) -> LayerUpdate:
@@ -122,9 +122,16 @@ class TopologyUpdater:
             return result
         mask = result.mask.contiguous()
         self.processes.broadcast_(mask)
-        return updated_layer(layer.turned(layer.weight), layer.turned(layer.mask), mask)
+        return updated_layer(layer.turned(self._weight(layer)), layer.turned(layer.mask), mask)
+
+    def _weight(self, layer: SparseLayer) -> Tensor:
+        """Return the weights that an update is about: the dense ones, if they train."""
+        return layer.dense_weight if self.method.dense_to_sparse else layer.weight
 
     def _apply(self, layer: SparseLayer, result: LayerUpdate) -> None:
+        if self.method.dense_to_sparse:  # dropped weights keep training, and their state with them
+            layer.set_mask(layer.turned(result.mask).contiguous())
+            return
         layer.weight.copy_(layer.turned(result.weight))
         layer.set_mask(layer.turned(result.mask).contiguous())
         changed = layer.turned(~result.mask | result.grown)
