@@ -16,7 +16,7 @@ SRIGL = {"name": "srigl", "sparsity": 0.7, "gamma_sal": 0.9}
 RESUMED = {
     "srigl": SRIGL,
     "snfs": {"name": "snfs", "sparsity": 0.75},
-    "ast": {"name": "ast", "sparsity": 0.75},
+    "ast": {"name": "ast", "sparsity": 0.8},
 }
 PROCESSES = 2
 
