@@ -7,14 +7,17 @@ shown.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypedDict
 
 import torch
 from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
 
 from .._base.distributions import weight_budget
 from .gradient_window import GradientWindow
 from .methods.alternating import AST, corrected
+from .model_hooks import ModelHook
 from .schedule import ScheduleOptions
 from .sparse_layer import LayerState, SparseLayer
 from .straight_through import take_weight
@@ -34,7 +37,7 @@ class Alternation:
     """The sub-nets of a model.
 
     Args:
-        model: the model; a hook switches it before forward passes.
+        model: the model.
         method: the method.
         sparsest: layers of the sub-net that is shown, with the shared dense weights.
         densities: those of the other sub-nets by layer, in the order of ``method.others``.
@@ -65,7 +68,6 @@ class Alternation:
         self._statistics = [[b.clone() for b in self._buffers] for _ in self.subnets]
         self._previous: dict[str, Tensor] = {}
         self._pending: dict[str, Tensor] = {}
-        self._handle = model.register_forward_pre_hook(_Switch(self))
 
     def layers(self) -> Iterator[SparseLayer]:
         """Yield the layers of all sub-nets."""
@@ -131,9 +133,9 @@ class Alternation:
         self._previous, self._pending = self._pending, {}
         self.turn, self.passed = step % self.method.turns, None
 
-    def detach(self) -> None:
-        """Remove the hook."""
-        self._handle.remove()
+    def attach(self, model: nn.Module) -> RemovableHandle:
+        """Switch sub-nets before forward passes of the model, and return the hook's handle."""
+        return model.register_forward_pre_hook(ModelHook(partial(_switch, self)))
 
     def state_dict(self) -> AlternationState:
         """Return copies of what the sub-nets do not share; the model must hold the one shown."""
@@ -184,23 +186,9 @@ class Alternation:
         self.held = index
 
 
-class _Switch:
-    """The hook before forward passes; copies of the model get one that does nothing."""
-
-    def __init__(self, alternation: Alternation | None) -> None:
-        self.alternation = alternation
-
-    def __call__(self, module: nn.Module, _: object) -> None:
-        if self.alternation is not None:
-            _switch(self.alternation, training=module.training)
-
-    def __reduce__(self) -> tuple[type["_Switch"], tuple[None]]:
-        return _Switch, (None,)
-
-
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
-def _switch(alternation: Alternation, *, training: bool) -> None:
-    index = alternation.turn if training else alternation.shown
+def _switch(alternation: Alternation, module: nn.Module) -> None:
+    index = alternation.turn if module.training else alternation.shown
     if index != alternation.held:
         alternation.hold(index)
 

@@ -22,6 +22,7 @@ from .initial_layers import initial_layers
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
 from .layers import count_other_weights, unwrap
+from .loaded_weights import LoadedWeights
 from .methods import AST, SRSTE, Dense, DenseToSparse, DropFractions, SparseMethod, TopKAST
 from .optimizer_state import check_optimizer_state
 from .processes import Processes
@@ -167,9 +168,12 @@ class Sparsifier:
                 ]
                 self._alternation = Alternation(model, method, self._layers, densities)
         self._shapes, self._others = choice.shapes, count_other_weights(model, choice.weights)
+        self._loaded, self._newly_loaded = LoadedWeights(self._layers), False
         if state is not None:
             self.load_state_dict(state)
-        self._handles = self._hooks()
+        self._handles = self._hooks() + self._loaded.watch(model)
+        if self._alternation is not None:
+            self._handles.append(self._alternation.attach(model))
         _attached.update(optimizers)
         for layer in self._layers.values():
             _masked[layer.weight] = True
@@ -287,8 +291,6 @@ class Sparsifier:
         """Remove all hooks; masks stay readable and the weights stay as they are."""
         for handle in self._handles:
             handle.remove()
-        if self._alternation is not None:
-            self._alternation.detach()
         for optimizer in self._optimizers:
             _attached.discard(optimizer)
         for layer in self._layers.values():
@@ -349,6 +351,7 @@ class Sparsifier:
             layer.load_state_dict(state["layers"][name])
         if self._alternation is not None:
             self._alternation.load_state_dict(state["alternation"], self._step)
+        self._loaded.forget()
 
     def _hooks(self) -> list[torch.utils.hooks.RemovableHandle]:
         handles = [
@@ -424,6 +427,7 @@ class Sparsifier:
         self._nesting += 1
         if self._nesting > 1:
             return
+        self._newly_loaded = self._loaded.settle()
         if isinstance(self.method, DenseToSparse):
             for layer in self._layers.values():
                 expose_dense_weights(layer, self._optimizer, self.method)
@@ -443,7 +447,8 @@ class Sparsifier:
             self._alternation.after_step()
         for layer in self._layers.values():
             if isinstance(method, DenseToSparse):
-                project_to_mask(layer, method, choose=(self._step + 1) % method.mask_every == 0)
+                due = (self._step + 1) % method.mask_every == 0
+                project_to_mask(layer, method, choose=due or self._newly_loaded)
             else:
                 layer.mask_weight()
         # A gradient scaler calls the step of a fused optimizer even after an overflow; the

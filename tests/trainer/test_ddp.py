@@ -86,7 +86,7 @@ def assert_equal(one, other):
             assert torch.equal(tensor, other[part][name]), name
 
 
-@pytest.mark.parametrize("tag", ["float64", "other-seeds", "whole-srigl", "whole-snfs", "whole-ast"])
+@pytest.mark.parametrize("tag", ["float64", "other-seeds", *(f"whole-{name}" for name in RESUMED)])
 def test_processes_stay_bit_equal(out, tag):
     assert_equal(*ranks(out, tag))
 
