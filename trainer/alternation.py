@@ -5,7 +5,7 @@ optimizer's step, during the step the dense weights that all share, and otherwis
 shown.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypedDict
@@ -42,6 +42,9 @@ class Alternation:
         sparsest: layers of the sub-net that is shown, with the shared dense weights.
         densities: those of the other sub-nets by layer, in the order of ``method.others``.
 
+    Raises:
+        ValueError: a weight is sharded.
+
     """
 
     def __init__(
@@ -51,6 +54,13 @@ class Alternation:
         sparsest: Layers,
         densities: Sequence[Mapping[str, float]],
     ) -> None:
+        for name, layer in sparsest.items():
+            if layer.sharding is not None:
+                raise ValueError(
+                    f"{name!r} is sharded over processes, and method 'ast' switches weights "
+                    "between passes, which gathered weights do not follow; use "
+                    "DistributedDataParallel or another method"
+                )
         self.method, self.turn = method, 0
         others = [
             {name: _twin(layer, targets[name]) for name, layer in sparsest.items()}
@@ -68,11 +78,6 @@ class Alternation:
         self._statistics = [[b.clone() for b in self._buffers] for _ in self.subnets]
         self._previous: dict[str, Tensor] = {}
         self._pending: dict[str, Tensor] = {}
-
-    def layers(self) -> Iterator[SparseLayer]:
-        """Yield the layers of all sub-nets."""
-        for subnet in self.subnets:
-            yield from subnet.values()
 
     @torch.no_grad()
     def hold(self, index: int) -> None:
@@ -114,18 +119,18 @@ class Alternation:
             )
         self.hold(self.turn)
         for name, layer in self.subnets[self.turn].items():
-            gradient = layer.weight.grad
+            gradient = layer.local_gradient
             if gradient is not None:
                 self._pending[name] = gradient.clone()
                 if self.method.gradient_correction and name in self._previous:
                     gradient.copy_(corrected(gradient, self._previous[name]))
-            layer.weight.copy_(layer.dense_weight)
+            layer.local_weight.copy_(layer.dense_weight)
 
     @torch.no_grad()
     def after_step(self) -> None:
         """Store the dense weights that the optimizer left, and show the sub-net again."""
         for layer in self.subnets[self.held].values():
-            layer.dense_weight.copy_(layer.weight)
+            layer.dense_weight.copy_(layer.local_weight)
         self.project()
 
     def commit(self, step: int) -> None:
@@ -175,7 +180,7 @@ class Alternation:
         """Put a sub-net into the model as the dense weights have it; None: the one shown."""
         index = self.shown if index is None else index
         for layer in self.subnets[index].values():
-            layer.weight.copy_(layer.dense_weight)
+            layer.local_weight.copy_(layer.dense_weight)
             layer.mask_weight()
         if index != self.held:
             for now, kept, new in zip(

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from .layer_choice import LayerChoice
 from .layers import IN_PROJECTIONS
 from .processes import Processes
+from .sharding import whole_tensor
 
 _MOST_COMPARED = 100_000
 # Kolmogorov's distance of fresh weights is larger in one of 100,000 layers.
@@ -71,7 +72,7 @@ def layers_to_keep(
     used = [
         name
         for name in choice.sparse
-        if name in choice.input_first or not is_fresh(name, choice.weights[name])
+        if name in choice.input_first or not is_fresh(name, whole_tensor(choice.weights[name]))
     ]
     reason = f"The weights of {_some(used)} are not those that torch draws for a new layer."
     norms = () if used else [name for name, norm in model.named_modules() if _has_statistics(norm)]

@@ -1,4 +1,7 @@
-"""Averages of the dense gradients of the last steps before an update."""
+"""Averages of the dense gradients of the last steps before an update.
+
+Of a weight that FSDP2 shards, a window holds the part of this process.
+"""
 
 from collections.abc import Callable
 from typing import TypedDict
@@ -45,12 +48,21 @@ class GradientWindow:
         else:
             self._pending.masked_fill_(mask, 0).add_(grad, alpha=1 / scale)
 
-    def commit(self) -> None:
-        """Add the pending gradient to the sum, after the optimizer's step."""
+    def pending_is_finite(self) -> bool:
+        """Return whether the sum of the pending gradient is finite, as it is if there is none."""
+        return self._pending is None or bool(torch.isfinite(self._pending.sum()))
+
+    def commit(self, *, finite: bool) -> None:
+        """Add the pending gradient to the sum, after the optimizer's step.
+
+        Args:
+            finite: whether it is finite in all processes that hold a part of it.
+
+        """
         pending, self._pending = self._pending, None
         if pending is None:
             return
-        if not torch.isfinite(pending.sum()):
+        if not finite:
             self.skipped += 1
             return
         self._add(pending.to(torch.promote_types(pending.dtype, torch.float32)))
@@ -101,15 +113,15 @@ class GradientWindow:
         """Reset after an update."""
         self.total, self.count, self.skipped, self._pending = None, 0, 0, None
 
-    def state_dict(self) -> WindowState:
-        """Return the state between steps as tensors and numbers."""
-        total = None if self.total is None else self.total.clone()
+    def state_dict(self, saved: Callable[[Tensor], Tensor]) -> WindowState:
+        """Return the state between steps as tensors, copied by ``saved``, and numbers."""
+        total = None if self.total is None else saved(self.total)
         return {"total": total, "count": self.count, "skipped": self.skipped}
 
-    def load_state_dict(self, state: WindowState, device: torch.device) -> None:
-        """Restore what ``state_dict`` returned, on ``device``."""
+    def load_state_dict(self, state: WindowState, loaded: Callable[[Tensor], Tensor]) -> None:
+        """Restore what ``state_dict`` returned; ``loaded`` copies a saved tensor."""
         total = state["total"]
-        self.total = None if total is None else total.to(device, copy=True)
+        self.total = None if total is None else loaded(total)
         self.count, self.skipped, self._pending = state["count"], state["skipped"], None
 
 

@@ -21,6 +21,7 @@ from .methods import DenseToSparse, SparseMethod
 from .optimizer_state import reset_optimizer_state
 from .processes import Processes
 from .seeds import derived_generator
+from .sharding import local_part, part_like, whole_tensor
 from .sparse_layer import SparseLayer
 from .straight_through import magnitude_mask, project_to_mask
 
@@ -109,7 +110,7 @@ def initial_layer(
         mask = torch.ones(shape, dtype=torch.bool, device=weight.device)
     elif mask_source == "magnitude":
         mask = magnitude_mask(
-            choice.turned(name, weight),
+            choice.turned(name, whole_tensor(weight)),
             structure,
             budget,
             every_neuron=name in choice.protected,
@@ -123,14 +124,14 @@ def initial_layer(
     processes.broadcast_(mask)
     decay = method.gradient_momentum
     window = GradientWindow() if decay is None else GradientMomentum(decay)
-    dense = torch.empty_like(weight.detach()) if method.dense_to_sparse else None
+    dense = torch.empty_like(local_part(weight)) if method.dense_to_sparse else None
     return SparseLayer(
         name,
         weight,
         density,
         budget,
         name not in choice.protected,
-        mask,
+        part_like(weight, mask),
         window,
         dense,
         name in choice.input_first,
@@ -149,8 +150,8 @@ def initialize_weights(
 ) -> None:
     """Draw the layer's weights, and mask them.
 
-    Afterwards all processes hold the weights of rank 0, and optimizer state of masked weights is
-    zero.
+    Afterwards all processes hold the weights of rank 0 (of a sharded layer, their parts of those
+    that rank 0 drew), and optimizer state of masked weights is zero.
 
     Args:
         layer: the layer, with its mask.
@@ -161,12 +162,18 @@ def initialize_weights(
         processes: the data-parallel processes.
 
     """
-    weight = layer.weight
+    weight = layer.local_weight
     if weight_std is not None:
-        mask = torch.ones_like(layer.mask) if method.dense_to_sparse else layer.mask
+        mask = layer.turned(layer.whole(layer.mask))
+        mask = torch.ones_like(mask) if method.dense_to_sparse else mask
         generator = derived_generator(seed, layer.name, "weight")
-        weight.copy_(layer.turned(sparse_init(layer.turned(mask), generator, weight_std)))
-    processes.broadcast_(weight)
+        drawn = layer.turned(sparse_init(mask, generator, weight_std))
+        drawn = drawn.to(layer.weight.device, layer.weight.dtype)
+        if layer.sharding is not None:
+            processes.broadcast_(drawn)
+        weight.copy_(layer.part(drawn))
+    if layer.sharding is None:
+        processes.broadcast_(weight)
     if isinstance(method, DenseToSparse):
         project_to_mask(layer, method)
         return
@@ -174,4 +181,4 @@ def initialize_weights(
         layer.dense.copy_(weight)
     layer.mask_weight()
     for optimizer in optimizers:
-        reset_optimizer_state(optimizer, weight, ~layer.mask)
+        reset_optimizer_state(optimizer, layer.weight, ~layer.mask)

@@ -6,13 +6,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn.parameter import UninitializedParameter
 from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from .._base.names import near_matches
+from .sharding import is_distributed, whole_tensor
 
 # Weights of these types have neurons in dimension 0, and HF_CONV1D in dimension 1. Transposed
 # convolutions have none in either, nor have embeddings, so both stay dense.
@@ -117,8 +118,9 @@ def _refuse_fsdp(model: nn.Module) -> None:
     wrapper = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
     if wrapper is not None and any(isinstance(module, wrapper) for module in model.modules()):
         raise ValueError(
-            "the model is sharded over processes (FSDP), which splits neurons, so it cannot be "
-            "sparse; use DistributedDataParallel"
+            "the model is sharded over processes by FullyShardedDataParallel (FSDP1), which joins "
+            "its weights to flat ones, so it cannot be sparse; use fully_shard (FSDP2) or "
+            "DistributedDataParallel"
         )
 
 
@@ -225,8 +227,8 @@ def check_trainable(
             reason = "is frozen (requires_grad is False)"
         elif id(weight) not in optimized:
             reason = "is not among the optimizer's parameters"
-        elif hasattr(weight, "device_mesh"):
-            reason = "is sharded over processes (FSDP), which splits neurons"
+            if is_distributed(weight):
+                reason += " (fully_shard replaces parameters: make the optimizer after it)"
         elif weight.dtype not in MASKABLE_TYPES:
             reason = f"is of type {weight.dtype}"
         elif weight.is_meta:
@@ -234,6 +236,17 @@ def check_trainable(
         else:
             continue
         raise ValueError(f"{name!r} cannot be sparse: it {reason}. Add it to dense_layers.")
+
+
+class _WithoutHooks(nn.Module):
+    """Calls a module's forward, without the hooks that FSDP2 and others put around it."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, inputs: Tensor) -> Any:
+        return self.inner.forward(inputs)
 
 
 @torch.no_grad()
@@ -250,9 +263,12 @@ def keeps_zeros(module: nn.Module) -> bool:
     if not own:
         return True
     generator, present = torch.Generator().manual_seed(0), module.get_parameter("weight")
-    shape = present.shape
-    weight = torch.randn(shape, generator=generator).to(present)
+    shape, device = present.shape, present.device
+    weight = torch.randn(shape, generator=generator).to(device, present.dtype)
     weight[:, 0] = 0
+    sharded = {name: p for name, p in module.named_parameters() if is_distributed(p)}
+    values = {name: whole_tensor(p) for name, p in sharded.items()} | {"weight": weight}
+    values = {f"inner.{name}": value for name, value in values.items()}
     channels, sizes = shape[1] * getattr(module, "groups", 1), [8 + size for size in shape[2:]]
     inputs = torch.randn(1, channels, *sizes, generator=generator).to(weight)
     others = inputs.clone()
@@ -260,7 +276,8 @@ def keeps_zeros(module: nn.Module) -> bool:
     training = module.training
     try:
         module.eval()
-        results = [functional_call(module, {"weight": weight}, (x,)) for x in (inputs, others)]
+        plain = _WithoutHooks(module)
+        results = [functional_call(plain, values, (x,)) for x in (inputs, others)]
         return torch.equal(*results)
     except Exception:  # the layer wants other inputs
         return True

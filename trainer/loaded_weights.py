@@ -41,7 +41,7 @@ class LoadedWeights:
             if id(layer.weight) in own:
                 self._names.add(name)
                 if layer.dense is not None:
-                    layer.dense.copy_(layer.weight.detach())
+                    layer.dense.copy_(layer.local_weight)
 
     def forget(self) -> None:
         """Take what was loaded as it is: the masks have been loaded, too."""
@@ -56,7 +56,7 @@ class LoadedWeights:
         """
         names, self._names = self._names, set()
         lost = {
-            name: int((layer.weight.detach() != 0).logical_and(~layer.mask).sum())
+            name: int((layer.local_weight != 0).logical_and(~layer.mask).sum())
             for name, layer in self._layers.items()
             if name in names and layer.dense is None
         }

@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from .sharding import is_distributed, local_part
+
 
 def _zero(_: Mapping[str, Any]) -> float:
     return 0.0
@@ -50,7 +52,8 @@ def reset_optimizer_state(optimizer: Optimizer, parameter: nn.Parameter, where: 
     Args:
         optimizer: the optimizer.
         parameter: the parameter.
-        where: bool of the parameter's shape, true at the positions to reset.
+        where: bool of the parameter's shape, true at the positions to reset; if FSDP2 shards the
+            parameter, of the shape of this process's part.
 
     Raises:
         OptimizerStateError: the meaning of a tensor is unknown; nothing is changed then.
@@ -100,13 +103,16 @@ def _state(optimizer: Optimizer, parameter: nn.Parameter) -> dict[str, Any]:
 
 
 def _per_element(state: Mapping[str, object], parameter: nn.Parameter) -> dict[str, Tensor]:
-    return {
-        key: value
-        for key, value in state.items()
-        if isinstance(value, Tensor)
-        and value.dim() >= parameter.dim()
-        and value.shape[value.dim() - parameter.dim() :] == parameter.shape
-    }
+    """Return the state of each weight, sharded as the parameter is: this process's part."""
+    found = {}
+    for key, value in state.items():
+        if not isinstance(value, Tensor) or value.dim() < parameter.dim():
+            continue
+        sharded = is_distributed(value)
+        shape = parameter.shape if sharded else local_part(parameter).shape
+        if value.shape[value.dim() - parameter.dim() :] == shape:
+            found[key] = local_part(value) if sharded else value
+    return found
 
 
 def _table(state: Mapping[str, Any], key: str) -> Tensor | None:

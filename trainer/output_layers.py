@@ -1,13 +1,15 @@
 """The layers that compute a model's outputs, by its graph."""
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from typing import Any
 
 import torch
 from torch import fx, nn
 
 from .layers import is_prunable
+from .sharding import is_fully_sharded, original_type
 
 
 def output_layers(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> frozenset[str] | None:
@@ -47,7 +49,20 @@ def output_layers(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> froz
 
 class _Tracer(fx.Tracer):
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        if is_fully_sharded(m):  # fx takes classes of torch.nn as leaves, by their module
+            of_torch = original_type(m).__module__.startswith("torch.nn")
+            return is_prunable(m) or (of_torch and not isinstance(m, nn.Sequential))
         return is_prunable(m) or super().is_leaf_module(m, module_qualified_name)
+
+    def call_module(
+        self,
+        m: nn.Module,
+        forward: Callable[..., Any],
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
+    ) -> Any:
+        # FSDP2's hooks would take this module for the root of the model.
+        return super().call_module(m, m.forward if is_fully_sharded(m) else forward, args, kwargs)
 
 
 def _trace(model: nn.Module) -> fx.Graph | None:

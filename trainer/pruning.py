@@ -24,6 +24,7 @@ from .layers import (
 )
 from .methods import Static
 from .methods.base import check_sparsity
+from .sharding import is_distributed, whole_tensor
 from .sparsifier import Sparsifier
 from .straight_through import magnitude_mask
 from .structures import ConstantFanIn
@@ -63,7 +64,8 @@ class Pruned:
     def keep_masks(self, model: nn.Module, optimizer: Optimizer) -> Sparsifier:
         """Keep the pruned weights at zero while an optimizer trains the others.
 
-        Call it after :func:`prune_` and before the first step; masks and weights stay as they are.
+        Call it after :func:`prune_` (and then ``fully_shard``, if the model is to be sharded) and
+        before the first step; masks and weights stay as they are.
 
         Raises:
             ValueError: a pruned weight is frozen or not the optimizer's, the model is another one,
@@ -75,7 +77,7 @@ class Pruned:
             weight = weights.get(name)
             if weight is None or weight.shape != mask.shape:
                 raise ValueError(f"the pruned model has a weight {name!r} of another shape")
-            if bool(weight.detach().masked_select(~mask.to(weight.device)).any()):
+            if bool(whole_tensor(weight).masked_select(~mask.to(weight.device)).any()):
                 raise ValueError(
                     f"{name!r} has weights off its mask: it was trained or loaded since it was "
                     "pruned; call keep_masks before the first step, or prune the model again"
@@ -146,8 +148,10 @@ def prune_(
     masks: dict[str, Tensor] = {}
     for name in choice.sparse:
         weight = choice.weights[name]
-        if hasattr(weight, "device_mesh"):
-            raise ValueError(f"{name!r} is sharded over processes (FSDP); prune the full model")
+        if is_distributed(weight):
+            raise ValueError(
+                f"{name!r} is sharded over processes (FSDP); prune the model before fully_shard"
+            )
         if weight.is_meta:
             raise ValueError(
                 f"{name!r} has no values (device meta); load the model's weights first"

@@ -1,12 +1,18 @@
-"""One sparse weight and its state."""
+"""One sparse weight and its state.
 
+Of a weight that FSDP2 shards, all tensors here but ``weight`` are the parts of this process.
+"""
+
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NotRequired, TypedDict
 
+import torch
 from torch import Tensor, nn
 
 from .gradient_window import GradientWindow, WindowState
 from .masking import apply_bits_, mask_bits
+from .sharding import Sharding, local_part, part_like
 
 
 class LayerState(TypedDict):
@@ -37,6 +43,7 @@ class SparseLayer:
         explored: bool, positions that have ever been active.
         bits: the mask as integers as wide as the weight's type.
         input_first: whether the weight is [in, out], with neurons in dimension 1.
+        sharding: how FSDP2 shards the weight; None: it does not.
 
     """
 
@@ -52,8 +59,10 @@ class SparseLayer:
     trained: Tensor | None = None
     explored: Tensor = field(init=False)
     bits: Tensor = field(init=False)
+    sharding: Sharding | None = field(init=False)
 
     def __post_init__(self) -> None:
+        self.sharding = Sharding.of(self.weight)
         self.explored = self.mask.clone()
         self.set_mask(self.mask)
 
@@ -68,6 +77,28 @@ class SparseLayer:
         if self.dense is None:
             raise RuntimeError(f"{self.name!r} has no dense weights behind its mask")
         return self.dense
+
+    @property
+    def local_weight(self) -> Tensor:
+        """The weight, or the part of it that this process holds, in the same memory."""
+        return local_part(self.weight)
+
+    @property
+    def local_gradient(self) -> Tensor | None:
+        """The gradient, or the part of it that this process holds, in the same memory."""
+        return None if self.weight.grad is None else local_part(self.weight.grad)
+
+    def whole(self, part: Tensor) -> Tensor:
+        """Gather a tensor of the layer from all processes, which must all call it."""
+        return part if self.sharding is None else self.sharding.whole(part)
+
+    def part(self, whole: Tensor) -> Tensor:
+        """Return this process's part of a tensor of the whole layer."""
+        return whole if self.sharding is None else self.sharding.part(whole)
+
+    def distributed(self, part: Tensor) -> Tensor:
+        """Return a tensor of the layer as a DTensor if the weight is one, without copying it."""
+        return part if self.sharding is None else self.sharding.distributed(part)
 
     def turned(self, tensor: Tensor) -> Tensor:
         """Put the neurons of a tensor in the weight's layout into dimension 0, or the reverse."""
@@ -85,7 +116,7 @@ class SparseLayer:
             RuntimeError: the model has been moved or converted.
 
         """
-        self._zero(self.weight)
+        self._zero(self.local_weight)
 
     def mask_gradient(self) -> None:
         """Zero the gradient off the mask, if there is one.
@@ -94,22 +125,34 @@ class SparseLayer:
             RuntimeError: the model has been moved or converted.
 
         """
-        if self.weight.grad is not None:
-            self._zero(self.weight.grad)
+        gradient = self.local_gradient
+        if gradient is not None:
+            width = self.bits.dtype.itemsize
+            if self.weight.dtype.itemsize == width != gradient.dtype.itemsize:
+                raise RuntimeError(
+                    f"the gradient of {self.name!r} is {gradient.dtype}, but its weight "
+                    f"{self.weight.dtype}, and one mask serves both; let gradients have their "
+                    "weights' type (grad_dtype)"
+                )
+            self._zero(gradient)
+
+    @torch.no_grad()
+    def mask_copy(self, other: Tensor) -> None:
+        """Zero a copy of the weight off the mask, whether the copy is sharded or not."""
+        mask = self.mask
+        if Sharding.of(other) != self.sharding:
+            mask = part_like(other, self.whole(mask))
+        part = local_part(other)
+        part.masked_fill_(~mask.to(part.device), 0)
 
     def mask_dense_gradient(self) -> None:
         """Zero the gradient of dense weights that do not train, if there is one."""
-        if self.trained is not None and self.weight.grad is not None:
-            self.weight.grad.masked_fill_(~self.trained, 0)
+        gradient = self.local_gradient
+        if self.trained is not None and gradient is not None:
+            gradient.masked_fill_(~self.trained, 0)
 
     def _zero(self, tensor: Tensor) -> None:
         bits = self.bits
-        weight = self.weight
-        if tensor is not weight and weight.dtype.itemsize == bits.dtype.itemsize != tensor.itemsize:
-            raise RuntimeError(
-                f"the gradient of {self.name!r} is {tensor.dtype}, but its weight {weight.dtype}, "
-                "and one mask serves both; let gradients have their weights' type (grad_dtype)"
-            )
         if tensor.device != bits.device or tensor.dtype.itemsize != bits.dtype.itemsize:
             raise RuntimeError(
                 f"{self.name!r} is now {tensor.dtype} on {tensor.device}, but its mask was made "
@@ -119,28 +162,63 @@ class SparseLayer:
         apply_bits_(tensor, bits)
 
     def state_dict(self) -> LayerState:
-        """Return copies of everything but the weight."""
+        """Return copies of everything but the weight.
+
+        Those of a sharded layer are whole and on the CPU, so that any number of processes can load
+        them; every process must call this.
+        """
         state: LayerState = {
             "budget": self.budget,
-            "mask": self.mask.clone(),
-            "explored": self.explored.clone(),
-            "window": self.window.state_dict(),
+            "mask": self._saved(self.mask),
+            "explored": self._saved(self.explored),
+            "window": self.window.state_dict(self._saved),
         }
         if self.dense is not None:
-            state["dense"] = self.dense.clone()
+            state["dense"] = self._saved(self.dense)
         if self.trained is not None:
-            state["trained"] = self.trained.clone()
+            state["trained"] = self._saved(self.trained)
         return state
 
     def load_state_dict(self, state: LayerState) -> None:
         """Restore what ``state_dict`` returned, and mask the weight."""
-        device = self.weight.device
         self.budget = state["budget"]
-        self.explored = state["explored"].to(device, copy=True)
-        self.set_mask(state["mask"].to(device, copy=True))
-        self.window.load_state_dict(state["window"], device)
+        self.explored = self._loaded(state["explored"])
+        self.set_mask(self._loaded(state["mask"]))
+        self.window.load_state_dict(state["window"], self._loaded)
         if self.dense is not None:
-            self.dense = state["dense"].to(device, copy=True)
+            self.dense = self._loaded(state["dense"])
         if self.trained is not None:
-            self.trained = state["trained"].to(device, copy=True)
+            self.trained = self._loaded(state["trained"])
         self.mask_weight()
+
+    def _saved(self, part: Tensor) -> Tensor:
+        return part.clone() if self.sharding is None else self.sharding.whole(part).cpu()
+
+    def _loaded(self, whole: Tensor) -> Tensor:
+        if self.sharding is None:
+            return whole.to(self.weight.device, copy=True)
+        return self.sharding.part(whole)
+
+
+def check_present(model: nn.Module | None, layers: Iterable[SparseLayer]) -> None:
+    """Refuse to go on if the model no longer has a layer's weight, so that another one trains.
+
+    Args:
+        model: the model; None if it no longer exists.
+        layers: its sparse layers.
+
+    Raises:
+        RuntimeError: names the weight.
+
+    """
+    if model is None:
+        return
+    present = {id(weight) for weight in model.parameters()}
+    for layer in layers:
+        # FSDP2 may still show a gathered weight instead of the sharded one.
+        if layer.sharding is None and id(layer.weight) not in present:
+            raise RuntimeError(
+                f"the model's {layer.name!r} is another parameter than when its Sparsifier was "
+                "made. fully_shard replaces parameters: shard the model first, then make the "
+                "optimizer, then the Sparsifier"
+            )

@@ -1,23 +1,22 @@
 """Attaches a sparse training method to a model and its optimizer."""
 
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
-from functools import partial
+from dataclasses import asdict, dataclass
 from math import prod
-from typing import Any, Never
+from typing import Never
 
 import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
 from torch.optim import Optimizer
-from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
 from .alternation import Alternation, check_alternation, in_turns
+from .gradient_hooks import hook_gradients
 from .initial_layers import initial_layers
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
@@ -27,12 +26,15 @@ from .methods import AST, SRSTE, Dense, DenseToSparse, DropFractions, SparseMeth
 from .optimizer_state import check_optimizer_state
 from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
-from .sparse_layer import SparseLayer
+from .sharding import check_shardings
+from .shared_windows import average_windows, commit_windows
+from .sparse_layer import SparseLayer, check_present
 from .sparsifier_options import keywords_of, option_group, refuse_unknown
-from .sparsifier_state import STATE_VERSION, SparsifierState, check_state, flat_structure, upgraded
+from .sparsifier_state import STATE_VERSION, SparsifierState, fitting_state
+from .step_hooks import StepHooks
 from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
-from .topology import TopologyUpdate, TopologyUpdater, average_windows
+from .topology import TopologyUpdate, TopologyUpdater
 from .weight_moves import WeightMoves
 from .wrapped_optimizers import optimizer_chain
 
@@ -64,7 +66,8 @@ class Sparsifier:
     kept (see ``InitializationOptions``). Load checkpoints of a sparse training afterwards.
 
     Args:
-        model: the model, or a wrapper of it (torch.compile, DistributedDataParallel, …).
+        model: the model, or a wrapper of it (torch.compile, DistributedDataParallel, …); it may be
+            sharded by FSDP2 (``fully_shard``, before the optimizer is made).
         optimizer: the optimizer of the model's parameters, or a wrapper of it (Accelerate's, SAM,
             Lookahead, ZeroRedundancyOptimizer, …); it takes one ``Sparsifier`` at a time.
         method: ``SRigL(sparsity=0.9)``, ``Dense()`` or another of ``fanin.trainer.METHODS``.
@@ -129,12 +132,13 @@ class Sparsifier:
         self._optimizers, self._seed, self._scaler = optimizers, seed, grad_scaler
         self._processes = Processes.of(process_group)
         self._step, self._stepped, self._synchronized = 0, False, True
-        self._nesting, self._state_checked = 0, False
+        self._state_checked, self._weights_checked = False, False
         self._moves: WeightMoves | None = None
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
         self._alternation: Alternation | None = None
+        self._model = weakref.ref(model)
         if isinstance(method, Dense):
             choice = all_dense(model, layers)
         else:
@@ -145,6 +149,7 @@ class Sparsifier:
                     f"{taken[0]!r} is already masked by another Sparsifier, and two would undo "
                     "each other's updates; call its detach() first"
                 )
+            check_shardings(model, {n: choice.weights[n] for n in choice.sparse}, self._processes)
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
                 schedule = in_turns(schedule, method.turns)
@@ -171,17 +176,26 @@ class Sparsifier:
         self._loaded, self._newly_loaded = LoadedWeights(self._layers), False
         if state is not None:
             self.load_state_dict(state)
-        self._handles = self._hooks() + self._loaded.watch(model)
+        self._step_hooks = StepHooks(
+            self._optimizer, self._before_optimizer_step, self._after_optimizer_step
+        )
+        self._model_hooks = hook_gradients(
+            model, self._layers.values(), self._in_model, self._after_backward
+        )
+        self._model_hooks += self._loaded.watch(model)
         if self._alternation is not None:
-            self._handles.append(self._alternation.attach(model))
+            self._model_hooks.append(self._alternation.attach(model))
         _attached.update(optimizers)
         for layer in self._layers.values():
             _masked[layer.weight] = True
 
     @property
     def masks(self) -> dict[str, Tensor]:
-        """Bool masks of the sparse layers by qualified parameter name; do not modify them."""
-        return {name: layer.mask for name, layer in self._layers.items()}
+        """Bool masks of the sparse layers by qualified parameter name; do not modify them.
+
+        Those of weights that FSDP2 shards are DTensors, sharded alike.
+        """
+        return {name: layer.distributed(layer.mask) for name, layer in self._layers.items()}
 
     @property
     def step_count(self) -> int:
@@ -192,21 +206,28 @@ class Sparsifier:
     def itop_rate(self) -> float:
         """Fraction of the weights that have ever been active (ITOP rate, arXiv 2102.02887).
 
-        Over all linear and convolution layers; dense layers count as fully explored.
+        Over all linear and convolution layers; dense layers count as fully explored. With sharded
+        weights, every process must read it.
         """
         total = sum(prod(shape) for shape in self._shapes.values())
-        unexplored = sum(int((~layer.explored).sum()) for layer in self._layers.values())
+        unexplored = sum(
+            int((~layer.whole(layer.explored)).sum()) for layer in self._layers.values()
+        )
         return 1 - unexplored / total
 
     def summary(self) -> Summary:
-        """Return target and actual density, active neurons and fan-in of every layer."""
+        """Return target and actual density, active neurons and fan-in of every layer.
+
+        With sharded weights, every process must call it.
+        """
         rows = []
         for name, shape in self._shapes.items():
             layer = self._layers.get(name)
             if layer is None:
                 rows.append(dense_summary(name, shape))
             else:
-                rows.append(mask_summary(name, layer.turned(layer.mask), layer.density))
+                mask = layer.turned(layer.whole(layer.mask))
+                rows.append(mask_summary(name, mask, layer.density))
         return Summary(tuple(rows), self._others)
 
     def step(self) -> TopologyUpdate | None:
@@ -219,7 +240,7 @@ class Sparsifier:
 
         """
         stepped, self._stepped = self._stepped, False
-        self._nesting = 0  # the optimizer's step may have raised an error
+        self._step_hooks.expect_new_step()
         for layer in self._every_layer:
             layer.window.discard_pending()
         if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
@@ -271,25 +292,28 @@ class Sparsifier:
     def mask_(self, other: nn.Module) -> None:
         """Zero the masked weights of a copy of the model, such as an average of its weights.
 
+        The copy may be whole or sharded, as the model may; if either is sharded, every process must
+        call this.
+
         Raises:
             ValueError: ``other`` lacks a sparse weight or has it in a different shape.
 
         """
         parameters = dict(unwrap(other).named_parameters())
         for name, layer in self._layers.items():
-            if name not in parameters or parameters[name].shape != layer.mask.shape:
+            shape = layer.weight.shape
+            if name not in parameters or parameters[name].shape != shape:
                 found = list(parameters[name].shape) if name in parameters else "nothing"
                 raise ValueError(
-                    f"cannot mask this model: {name!r} must have shape {list(layer.mask.shape)}, "
-                    f"found {found}"
+                    f"cannot mask this model: {name!r} must have shape {list(shape)}, found {found}"
                 )
-        with torch.no_grad():
-            for name, layer in self._layers.items():
-                parameters[name].masked_fill_(~layer.mask.to(parameters[name].device), 0)
+        for name, layer in self._layers.items():
+            layer.mask_copy(parameters[name])
 
     def detach(self) -> None:
         """Remove all hooks; masks stay readable and the weights stay as they are."""
-        for handle in self._handles:
+        self._step_hooks.remove()
+        for handle in self._model_hooks:
             handle.remove()
         for optimizer in self._optimizers:
             _attached.discard(optimizer)
@@ -302,7 +326,8 @@ class Sparsifier:
 
         Tensors are copies on the masks' devices; ``torch.load(weights_only=True)`` can load them.
         With several processes, the state of one process is that of all: call ``synchronize()`` on
-        all of them first.
+        all of them first. The state of weights that FSDP2 shards is whole, and on the CPU; every
+        process must call this then.
 
         Raises:
             RuntimeError: ``synchronize()`` was not called and gradients would be lost.
@@ -335,14 +360,7 @@ class Sparsifier:
                 nothing is changed then.
 
         """
-        moves = getattr(self.method, "redistributes", False)
-        method, settings, upgraded_state = self.method, dict(self._settings), upgraded(state)
-        if upgraded_state is not state and ":" in str(settings.get("structure")):
-            settings["structure"] = structure = flat_structure(str(settings["structure"]))
-            changed: Any = {"structure": structure}
-            method = replace(method, **changed)
-        state = upgraded_state
-        check_state(state, settings, self._layers, budgets_move=moves)
+        state, method, settings = fitting_state(state, self.method, self._settings, self._layers)
         if self._alternation is not None:
             check_alternation(state.get("alternation"), self._alternation.subnets)
         self.method, self._settings = method, settings
@@ -353,34 +371,9 @@ class Sparsifier:
             self._alternation.load_state_dict(state["alternation"], self._step)
         self._loaded.forget()
 
-    def _hooks(self) -> list[torch.utils.hooks.RemovableHandle]:
-        handles = [
-            self._optimizer.register_step_pre_hook(self._before_optimizer_step),
-            self._optimizer.register_step_post_hook(self._after_optimizer_step),
-        ]
-        # torch does not annotate gradient hooks.
-        for layer in self._layers.values():
-            before = unserializable_hook(partial(self._before_accumulation, layer))  # type: ignore[no-untyped-call]
-            handles.append(layer.weight.register_hook(before))  # type: ignore[no-untyped-call]
-            handles.append(
-                layer.weight.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                    partial(self._after_backward, layer)
-                )
-            )
-        return handles
-
-    def _before_accumulation(self, layer: SparseLayer, _: Tensor) -> None:
-        """Forget the gradients of passes whose ``.grad`` was zeroed before this one.
-
-        No step will use them: SAM's first pass, or a loss that was computed only to look at it.
-        """
-        grad, window = layer.weight.grad, self._in_model(layer).window
-        if window.is_pending and (grad is None or not bool(grad.any())):
-            window.discard_pending()
-
-    def _after_backward(self, layer: SparseLayer, weight: nn.Parameter) -> None:
+    def _after_backward(self, layer: SparseLayer) -> None:
         layer = self._in_model(layer)
-        if layer.dense is not None and self._nesting:
+        if layer.dense is not None and self._step_hooks.within_step:
             raise RuntimeError(
                 f"with method {self.method.name!r}, the model holds its dense weights during "
                 "optimizer.step(), and a closure would use them; call backward() before step() "
@@ -391,9 +384,10 @@ class Sparsifier:
             return
         if self._alternation is not None:
             self._alternation.passed = self._alternation.held
-        if weight.grad is not None and self._observes():
+        gradient = layer.local_gradient
+        if gradient is not None and self._observes():
             scale = 1.0 if self._scaler is None else self._scaler.get_scale()
-            layer.window.observe(weight.grad, layer.mask, scale)
+            layer.window.observe(gradient, layer.mask, scale)
         layer.mask_gradient()
 
     def _in_model(self, layer: SparseLayer) -> SparseLayer:
@@ -402,9 +396,13 @@ class Sparsifier:
         return layer if alternation is None else alternation.subnets[alternation.held][layer.name]
 
     @property
-    def _every_layer(self) -> Iterable[SparseLayer]:
-        """The layers of all sub-nets, if there are any."""
-        return self._layers.values() if self._alternation is None else self._alternation.layers()
+    def _subnets(self) -> Sequence[Mapping[str, SparseLayer]]:
+        """The layers of each sub-net, the sparsest one last; without sub-nets, of the model."""
+        return [self._layers] if self._alternation is None else self._alternation.subnets
+
+    @property
+    def _every_layer(self) -> list[SparseLayer]:
+        return [layer for layers in self._subnets for layer in layers.values()]
 
     @property
     def _optimizer(self) -> Optimizer:
@@ -422,11 +420,10 @@ class Sparsifier:
             return None
         return _Updates(self.method, self._schedule)
 
-    def _before_optimizer_step(self, *_: object) -> None:
-        # A step() that calls super().step() runs the hooks twice.
-        self._nesting += 1
-        if self._nesting > 1:
-            return
+    def _before_optimizer_step(self) -> None:
+        if not self._weights_checked:
+            check_present(self._model(), self._layers.values())
+            self._weights_checked = True
         self._newly_loaded = self._loaded.settle()
         if isinstance(self.method, DenseToSparse):
             for layer in self._layers.values():
@@ -437,10 +434,7 @@ class Sparsifier:
             self._moves = WeightMoves(self.method, self._layers, self._optimizer, self._seed)
 
     @torch.no_grad()
-    def _after_optimizer_step(self, *_: object) -> None:
-        self._nesting = max(0, self._nesting - 1)
-        if self._nesting:
-            return
+    def _after_optimizer_step(self) -> None:
         method, moves = self.method, self._moves
         self._moves = None
         if self._alternation is not None:
@@ -469,10 +463,12 @@ class Sparsifier:
             self._state_checked = True
         if moves is not None:
             moves.apply(self._step + 1)
-        self._synchronized = self._synchronized and not self._observes()
+        observed = self._observes()
+        self._synchronized = self._synchronized and not observed
         self._step, self._stepped = self._step + 1, True
-        for layer in self._every_layer:
-            layer.window.commit()
+        if observed:
+            for layers in self._subnets:
+                commit_windows(layers.values(), self._processes)
         if self._alternation is not None:
             self._alternation.commit(self._step)
 
@@ -485,13 +481,9 @@ class Sparsifier:
             self._step / schedule.end_step if following else 1.0,
         )
         self._synchronized = True
-        subnets: Sequence[Mapping[str, SparseLayer]] = [self._layers]
         if self._alternation is not None:
             self._alternation.show(self._alternation.shown)
-            subnets = (
-                self._alternation.subnets
-            )  # the changes of the last, sparsest one are returned
-        for layers in subnets:
+        for layers in self._subnets:
             update = TopologyUpdater(
                 updates.method, layers, self._optimizers, self._processes, self._seed
             )

@@ -1,13 +1,17 @@
 """Compatibility of a saved sparsifier state with the sparsifier that loads it."""
 
 from collections.abc import Mapping
-from typing import NotRequired, TypedDict
+from dataclasses import replace
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
 from .alternation import AlternationState
+from .methods import SRSTE, Dense, SparseMethod, TopKAST
 from .sparse_layer import LayerState, SparseLayer
+
+Method = SparseMethod | SRSTE | TopKAST | Dense
 
 STATE_VERSION = 2
 _KEYS = ("settings", "step", "update_pending", "layers")
@@ -40,6 +44,36 @@ def upgraded(state: SparsifierState) -> SparsifierState:
     if ":" in str(settings.get("structure", "")):
         settings["structure"] = flat_structure(str(settings["structure"]))
     return {**state, "format_version": STATE_VERSION, "settings": settings}
+
+
+def fitting_state(
+    state: SparsifierState,
+    method: Method,
+    settings: Mapping[str, object],
+    layers: Mapping[str, SparseLayer],
+) -> tuple[SparsifierState, Method, dict[str, object]]:
+    """Return a saved state of the present version, with the method and settings that continue it.
+
+    N:M structures of a state of version 1 keep its groups.
+
+    Args:
+        state: the saved state.
+        method: method of the sparsifier that loads it.
+        settings: its settings.
+        layers: its sparse layers.
+
+    Raises:
+        ValueError: as for ``check_state``.
+
+    """
+    current, settings = upgraded(state), dict(settings)
+    if current is not state and ":" in str(settings.get("structure")):
+        settings["structure"] = structure = flat_structure(str(settings["structure"]))
+        changed: Any = {"structure": structure}
+        method = replace(method, **changed)
+    moves = getattr(method, "redistributes", False)
+    check_state(current, settings, layers, budgets_move=moves)
+    return current, method, settings
 
 
 def check_state(
@@ -77,7 +111,7 @@ def check_state(
         here, there = layers.get(name), state["layers"].get(name)
         if there is not None:
             _check_layer(name, there, dense=here is not None and here.dense is not None)
-        expected = None if here is None else (here.budget, tuple(here.mask.shape))
+        expected = None if here is None else (here.budget, tuple(here.weight.shape))
         found = None if there is None else (there["budget"], tuple(there["mask"].shape))
         if budgets_move and expected and found:
             found = (expected[0], found[1])

@@ -22,11 +22,15 @@ def expose_dense_weights(layer: SparseLayer, optimizer: Optimizer, method: Dense
     gradient scaler leaves the division to a fused optimizer.
     """
     take_weight(layer)
-    if layer.weight.grad is not None:
+    gradient = layer.local_gradient
+    if gradient is not None:
         scale = getattr(optimizer, "grad_scale", None)
-        penalty = method.penalty_gradient(layer.dense_weight, layer.mask, layer.trained)
-        layer.weight.grad.add_(penalty, alpha=1 if scale is None else scale.item())
-    layer.weight.copy_(layer.dense_weight)
+        trained = None if layer.trained is None else layer.whole(layer.trained)
+        penalty = method.penalty_gradient(
+            layer.whole(layer.dense_weight), layer.whole(layer.mask), trained
+        )
+        gradient.add_(layer.part(penalty), alpha=1 if scale is None else scale.item())
+    layer.local_weight.copy_(layer.dense_weight)
 
 
 @torch.no_grad()
@@ -36,7 +40,7 @@ def take_weight(layer: SparseLayer) -> None:
     Lookahead does so after the optimizer's step, and whoever clips or loads weights.
     """
     dense = layer.dense_weight
-    dense.copy_(torch.where(layer.mask, layer.weight, dense))
+    dense.copy_(torch.where(layer.mask, layer.local_weight, dense))
 
 
 @torch.no_grad()
@@ -51,21 +55,21 @@ def project_to_mask(layer: SparseLayer, method: DenseToSparse, *, choose: bool =
         choose: choose the mask anew, and the weights that are trained.
 
     """
-    dense = layer.dense_weight
+    dense, parameter = layer.dense_weight, layer.local_weight
     if layer.trained is None:
-        dense.copy_(layer.weight)
+        dense.copy_(parameter)
     else:
-        dense.copy_(torch.where(layer.trained, layer.weight, dense))
-        layer.weight.copy_(dense)
+        dense.copy_(torch.where(layer.trained, parameter, dense))
+        parameter.copy_(dense)
     if choose:
-        weight, structure = layer.turned(dense), method.mask_structure()
+        weight, structure = layer.turned(layer.whole(dense)), method.mask_structure()
         every_neuron = not layer.may_ablate
         mask = magnitude_mask(weight, structure, layer.budget, every_neuron=every_neuron)
         budget = method.trained_budget(layer.budget, weight.numel())
         if budget < weight.numel():
             trained = magnitude_mask(weight, structure, budget, every_neuron=every_neuron)
-            layer.trained = layer.turned(trained).contiguous()
-        layer.set_mask(layer.turned(mask).contiguous())
+            layer.trained = layer.part(layer.turned(trained)).contiguous()
+        layer.set_mask(layer.part(layer.turned(mask)).contiguous())
     layer.mask_weight()
 
 

@@ -1,7 +1,7 @@
 """One update of a model's topology: the method's plan, the new masks, and their side effects."""
 
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -13,6 +13,7 @@ from .methods import DropFractions, LayerInputs, SparseMethod
 from .optimizer_state import reset_optimizer_state
 from .processes import Processes
 from .seeds import derived_generator
+from .shared_windows import average_windows
 from .sparse_layer import SparseLayer
 from .update import LayerUpdate, UpdateStats, updated_layer
 
@@ -73,19 +74,24 @@ class TopologyUpdater:
             return self._update(step, fractions)
 
     def _update(self, step: int, fractions: DropFractions) -> TopologyUpdate:
-        inputs = {name: self._inputs(layer, step) for name, layer in self.layers.items()}
         skipped = [
             name
-            for name, layer in inputs.items()
-            if self.method.uses_gradient and layer.gradient is None
+            for name, layer in self.layers.items()
+            if self.method.uses_gradient and layer.window.total is None
         ]
-        inputs = {name: layer for name, layer in inputs.items() if name not in skipped}
+        inputs = _Inputs(
+            {name: layer for name, layer in self.layers.items() if name not in skipped},
+            self.seed,
+            step,
+            uses_gradient=self.method.uses_gradient,
+            behind_mask=self.method.dense_to_sparse,
+        )
         stats = {}
         plans = self.method.plan(inputs, fractions) if inputs else {}
         for name, plan in plans.items():
-            layer = self.layers[name]
+            layer, before = self.layers[name], inputs[name]
             try:
-                result = self._agreed(layer, self.method.update(inputs[name], plan))
+                result = self._agreed(before, self.method.update(before, plan))
             except ValueError as error:
                 raise ValueError(f"step {step}: {name!r} cannot be updated: {error}") from error
             if self.method.redistributes:
@@ -103,41 +109,65 @@ class TopologyUpdater:
             )
         return TopologyUpdate(step, fractions.current, stats, tuple(skipped))
 
-    def _inputs(self, layer: SparseLayer, step: int) -> LayerInputs:
-        def random() -> Tensor:
-            generator = derived_generator(self.seed, layer.name, "growth", step)
-            return torch.rand(layer.turned(layer.mask).shape, generator=generator).to(
-                layer.weight.device
-            )
-
-        gradient = layer.window.average() if self.method.uses_gradient else None
-        if gradient is not None:
-            gradient = layer.turned(gradient)
-        weight, mask = layer.turned(self._weight(layer)), layer.turned(layer.mask)
-        return LayerInputs(weight, mask, gradient, layer.budget, layer.may_ablate, random)
-
-    def _agreed(self, layer: SparseLayer, result: LayerUpdate) -> LayerUpdate:
+    def _agreed(self, before: LayerInputs, result: LayerUpdate) -> LayerUpdate:
         """Copy the mask of rank 0, in case rounding produced a different one here."""
         if self.processes.count == 1:
             return result
         mask = result.mask.contiguous()
         self.processes.broadcast_(mask)
-        return updated_layer(layer.turned(self._weight(layer)), layer.turned(layer.mask), mask)
-
-    def _weight(self, layer: SparseLayer) -> Tensor:
-        """Return the weights that an update is about: the dense ones, if they train."""
-        return layer.dense_weight if self.method.dense_to_sparse else layer.weight
+        return updated_layer(before.weight, before.mask, mask)
 
     def _apply(self, layer: SparseLayer, result: LayerUpdate) -> None:
         if self.method.dense_to_sparse:  # dropped weights keep training, and their state with them
-            layer.set_mask(layer.turned(result.mask).contiguous())
+            layer.set_mask(layer.part(layer.turned(result.mask)).contiguous())
             return
-        layer.weight.copy_(layer.turned(result.weight))
-        layer.set_mask(layer.turned(result.mask).contiguous())
-        changed = layer.turned(~result.mask | result.grown)
+        layer.local_weight.copy_(layer.part(layer.turned(result.weight)))
+        layer.set_mask(layer.part(layer.turned(result.mask)).contiguous())
+        changed = layer.part(layer.turned(~result.mask | result.grown))
         for optimizer in self.optimizers:
             reset_optimizer_state(optimizer, layer.weight, changed)
         layer.mask_gradient()
+
+
+class _Inputs(Mapping[str, LayerInputs]):
+    """What a method sees of the layers, each gathered from its processes when it is looked up.
+
+    A plan that looks at one layer after the other so holds two whole ones at most, the last and the
+    present one.
+    """
+
+    def __init__(
+        self,
+        layers: Mapping[str, SparseLayer],
+        seed: int,
+        step: int,
+        *,
+        uses_gradient: bool,
+        behind_mask: bool,
+    ) -> None:
+        self._layers, self._seed, self._step = layers, seed, step
+        self._uses_gradient, self._behind_mask = uses_gradient, behind_mask
+
+    def __getitem__(self, name: str) -> LayerInputs:
+        layer = self._layers[name]
+        mask = layer.turned(layer.whole(layer.mask))
+
+        def random() -> Tensor:
+            generator = derived_generator(self._seed, name, "growth", self._step)
+            return torch.rand(mask.shape, generator=generator).to(mask.device)
+
+        gradient = layer.window.average() if self._uses_gradient else None
+        if gradient is not None:
+            gradient = layer.turned(layer.whole(gradient))
+        whole = layer.weight if layer.sharding is None else layer.whole(layer.local_weight)
+        weight = layer.turned(layer.whole(layer.dense_weight) if self._behind_mask else whole)
+        return LayerInputs(weight, mask, gradient, layer.budget, layer.may_ablate, random)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._layers)
+
+    def __len__(self) -> int:
+        return len(self._layers)
 
 
 @contextmanager
@@ -155,14 +185,3 @@ def _one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-@torch.no_grad()
-def average_windows(
-    layers: Iterable[SparseLayer], method: SparseMethod, processes: Processes
-) -> None:
-    """Average the gradient windows over the processes; every process must call it."""
-    if processes.count == 1 or not method.uses_gradient:
-        return
-    for layer in layers:
-        layer.window.average_over(layer.weight, processes.sum_, processes.count)

@@ -30,7 +30,7 @@ class WeightMoves:
         seed: int,
     ) -> None:
         self._method, self._layers, self._seed = method, layers, seed
-        self._before = {name: layer.weight.detach().clone() for name, layer in layers.items()}
+        self._before = {name: layer.local_weight.clone() for name, layer in layers.items()}
         self._rates = {
             name: _learning_rate(optimizer, layer.weight) for name, layer in layers.items()
         }
@@ -45,10 +45,9 @@ class WeightMoves:
         """
         for name, layer in self._layers.items():
             generator = derived_generator(self._seed, name, "move", step)
-            moved = self._method.moved(
-                layer.weight.detach(), self._before[name], self._rates[name], generator
-            )
-            layer.weight.copy_(moved)
+            weight, before = layer.whole(layer.local_weight), layer.whole(self._before[name])
+            moved = self._method.moved(weight, before, self._rates[name], generator)
+            layer.local_weight.copy_(layer.part(moved))
             layer.mask_weight()
 
 

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from .._base.atomic import write_file
 from .._base.checksums import tensor_checksum, with_checksums
 from .layers import unwrap
+from .sharding import is_distributed
 
 FORMAT, FORMAT_VERSION = "fanin.run", "1"
 MASK_SUFFIX = ".mask"
@@ -32,13 +33,20 @@ def save_weights(
         masks: bool tensors by qualified parameter name, as ``Sparsifier.masks`` returns them.
 
     Raises:
-        ValueError: a mask fits no parameter, or a weight is not 0 off its mask.
+        ValueError: a mask fits no parameter, a weight is not 0 off its mask, or FSDP2 shards the
+            model.
         OSError: the file cannot be written.
 
     """
     tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for name, tensor in unwrap(model).state_dict().items():
+        if is_distributed(tensor):
+            raise ValueError(
+                f"{name!r} is sharded over processes: load get_model_state_dict(model, "
+                "options=StateDictOptions(full_state_dict=True)) into a model that is not, and "
+                "gather the masks by mask.full_tensor() (docs/training.md)"
+            )
         plain = tensor.detach().cpu().contiguous()
         storage = plain.untyped_storage().data_ptr()
         tensors[name] = plain.clone() if storage in seen else plain

@@ -94,9 +94,10 @@ class SparsifierCallback(TrainerCallback):
         """Write sparsifier.pt into the checkpoint."""
         sparsifier = attached(self.sparsifier)
         sparsifier.synchronize()
+        saved = sparsifier.state_dict()  # of all processes, which gather sharded masks for it
         if state.is_world_process_zero:
             with atomic_file(_folder(args, state) / STATE) as file:
-                torch.save(sparsifier.state_dict(), file)
+                torch.save(saved, file)
 
 
 def _folder(args: TrainingArguments, state: TrainerState) -> Path:
