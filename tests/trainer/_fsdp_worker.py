@@ -21,10 +21,24 @@ from fanin.trainer import METHODS, LayerOptions, ScheduleOptions, Sparsifier
 
 GLOBAL_BATCH, STEPS = 16, 14
 WHOLE = StateDictOptions(full_state_dict=True)
+
+
+class LocalMomentum(torch.optim.Optimizer):
+    """Momentum in plain tensors, of this process's part of each weight."""
+
+    @torch.no_grad()
+    def step(self):
+        for weight in self.param_groups[0]["params"]:
+            gradient = local(weight.grad)
+            buffer = self.state[weight].setdefault("momentum_buffer", torch.zeros_like(gradient))
+            local(weight).sub_(buffer.mul_(0.9).add_(gradient), alpha=0.1)
+
+
 OPTIMIZERS = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, weight_decay=0.1),
     "foreach": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, foreach=True),
+    "local": lambda parameters: LocalMomentum(parameters, {}),
     "fused": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True),
 }
 
@@ -90,12 +104,12 @@ def local(tensor):
     return tensor.to_local() if isinstance(tensor, DTensor) else tensor
 
 
-def backward(model, seed, dtype):
+def backward(model, seed, dtype, scaler):
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(GLOBAL_BATCH, 20, generator=generator, dtype=torch.float64).to(dtype)
     targets = inputs[:, :3].sum(1, keepdim=True).sin()
     mine = slice(dist.get_rank(), None, dist.get_world_size())
-    (model(inputs[mine]) - targets[mine]).square().mean().backward()
+    scaler.scale((model(inputs[mine]) - targets[mine]).square().mean()).backward()
 
 
 @torch.no_grad()
@@ -109,20 +123,18 @@ def masks_hold(model, optimizer, sparsifier):
         weight = parameters[name]
         tensors = [weight]
         if not sparsifier.method.dense_to_sparse:
-            tensors += [v for v in optimizer.state[weight].values() if v.shape == weight.shape]
+            state = optimizer.state.get(weight, {})
+            tensors += [v for v in state.values() if v.shape == weight.shape]
             tensors += [] if weight.grad is None else [weight.grad]
         if any(bool(local(tensor)[~local(mask)].any()) for tensor in tensors):
             return False
     return True
 
 
-def overflow(sparsifier):
-    """Make one dense gradient infinite that no optimizer sees, in a row that only rank 1 has."""
-    pending, row = sparsifier._layers["0.weight"].window._pending, 40
-    if len(pending) > row:
-        pending[row] = torch.inf
-    elif dist.get_rank() == 1:
-        pending[row - 25] = torch.inf
+def overflow(gradient):
+    """Make a gradient of "0.weight" infinite in the rows that rank 1 has if it is sharded."""
+    rows = gradient[25:] if len(gradient) == 49 else gradient[: 24 * dist.get_rank()]
+    rows[rows != 0] = torch.inf
 
 
 def load(path, model, optimizer, sparsifier):
@@ -152,6 +164,7 @@ def run(options):
     dtype = getattr(torch, options.get("dtype", "float64"))
     model = parallel_model(options)
     optimizer = OPTIMIZERS[options.get("optimizer", "sgd")](model.parameters())
+    scaler = torch.amp.GradScaler("cpu", enabled=options.get("scaled", False))
     method = dict(options["method"])
     layers = {"no_ablation": [], "distribution": "uniform", **options.get("layers", {})}
     sparsifier = Sparsifier(
@@ -160,6 +173,7 @@ def run(options):
         method=METHODS[method.pop("name")](**method),
         total_steps=40,
         layers=LayerOptions(**layers),
+        grad_scaler=scaler,
         schedule=ScheduleOptions(update_every=4, gradient_window=options.get("window", 2)),
         seed=7 + dist.get_rank() * options.get("seeds_differ", False),
     )
@@ -168,15 +182,21 @@ def run(options):
         result["start"] = load(path, model, optimizer, sparsifier)
     for step in range(result["start"], STEPS):
         for part in range(options.get("accumulate", 1)):
-            backward(model, 10 * step + part, dtype)
+            if options.get("unsynchronized"):
+                model.set_requires_gradient_sync(part == options["accumulate"] - 1)
+            backward(model, 10 * step + part, dtype, scaler)
         if (zeroed := options.get("looked_at")) is not None:  # only the second pass is used
             optimizer.zero_grad(set_to_none=zeroed == "none")
-            backward(model, 10 * step + 5, dtype)
+            backward(model, 10 * step + 5, dtype, scaler)
         if step == options.get("overflow"):
-            overflow(sparsifier)
+            overflow(sparsifier._layers["0.weight"].window._pending)  # no optimizer sees it
+        if step == 0 and options.get("scaled"):
+            overflow(local(next(model.parameters()).grad))
         if clip := options.get("clip"):
+            scaler.unscale_(optimizer)
             nn.utils.clip_grad_norm_(model.parameters(), clip)
-        optimizer.step()
+        scaler.step(optimizer)
+        scaler.update()
         if sparsifier.step() is not None:
             result["masks"].append({n: whole(m) for n, m in sparsifier.masks.items()})
         result["holds"] &= masks_hold(model, optimizer, sparsifier)

@@ -33,6 +33,7 @@ EQUAL = {
     "other-seeds": {"method": SRIGL, "seeds_differ": True},
     "second-pass": {"method": SRIGL, "looked_at": "none"},
     "second-pass-zeros": {"method": SRIGL, "looked_at": "zeros"},
+    "scaled": {"method": SRIGL, "scaled": True, "optimizer": "adamw"},
     "not-finite": {"method": SRIGL, "overflow": 6},
 }
 # The same, where torch's own results differ in rounding: sums in another order, or the vector
@@ -40,9 +41,11 @@ EQUAL = {
 CLOSE = {
     "kinds": {"method": SET, "kinds": True, "layers": {"in_proj": True}},
     "accumulated": {"method": SRIGL, "accumulate": 3},
+    "local-state": {"method": SRIGL, "optimizer": "local"},
     "clipped": {"method": SRIGL, "clip": 0.1, "optimizer": "fused"},
 }
 FSDP_ALONE = {
+    "unsynchronized": {"accumulate": 3, "unsynchronized": True},
     "mixed": {"dtype": "float32", "shard": {"mixed": True}},
     "kinds-srigl": {"kinds": True, "layers": {"in_proj": True}},
 }
@@ -122,6 +125,12 @@ def assert_same_training(one, other):
         assert_same_tensors(one[part], other[part], part)
 
 
+def assert_close_training(one, other):
+    assert_same_tensors(one["masks"], other["masks"])
+    for name, weight in one["model"].items():
+        torch.testing.assert_close(other["model"][name], weight, rtol=1e-12, atol=1e-14)
+
+
 @pytest.mark.parametrize("tag", EQUAL)
 def test_sharded_training_equals_replicated_training_bit_for_bit(out, tag):
     replicated, sharded = (result(out, f"{tag}-{parallel}") for parallel in PARALLELS)
@@ -177,12 +186,20 @@ def test_gradients_that_were_only_looked_at_do_not_decide_growth(out):
 
 
 @pytest.mark.parametrize("tag", CLOSE)
-def test_kinds_of_layers_accumulation_and_clipping_are_as_in_replicated_training(out, tag):
+def test_layers_optimizers_accumulation_and_clipping_are_as_in_replicated_training(out, tag):
     replicated, sharded = (result(out, f"{tag}-{parallel}") for parallel in PARALLELS)
     assert masks_held(out, f"{tag}-fsdp")
-    assert_same_tensors(replicated["masks"], sharded["masks"])
-    for name, weight in replicated["model"].items():
-        torch.testing.assert_close(sharded["model"][name], weight, rtol=1e-12, atol=1e-14)
+    assert_close_training(replicated, sharded)
+
+
+def test_accumulation_without_communication_is_as_with_it(out):
+    assert_close_training(*(result(out, tag) for tag in ("accumulated-fsdp", "unsynchronized")))
+
+
+def test_steps_that_a_scaler_skips_do_not_count(out):
+    scaled = result(out, "scaled-fsdp")
+    steps = {int(state["step"]) for state in scaled["optimizer"]["state"].values()}
+    assert steps == {13}  # of 14
 
 
 @pytest.mark.parametrize("name", RESUMED)
