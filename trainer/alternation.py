@@ -19,6 +19,7 @@ from .gradient_window import GradientWindow
 from .methods.alternating import AST, corrected
 from .model_hooks import ModelHook
 from .schedule import ScheduleOptions
+from .sharding import is_distributed
 from .sparse_layer import LayerState, SparseLayer
 from .straight_through import take_weight
 
@@ -42,9 +43,6 @@ class Alternation:
         sparsest: layers of the sub-net that is shown, with the shared dense weights.
         densities: those of the other sub-nets by layer, in the order of ``method.others``.
 
-    Raises:
-        ValueError: a weight is sharded.
-
     """
 
     def __init__(
@@ -54,13 +52,6 @@ class Alternation:
         sparsest: Layers,
         densities: Sequence[Mapping[str, float]],
     ) -> None:
-        for name, layer in sparsest.items():
-            if layer.sharding is not None:
-                raise ValueError(
-                    f"{name!r} is sharded over processes, and method 'ast' switches weights "
-                    "between passes, which gathered weights do not follow; use "
-                    "DistributedDataParallel or another method"
-                )
         self.method, self.turn = method, 0
         others = [
             {name: _twin(layer, targets[name]) for name, layer in sparsest.items()}
@@ -196,6 +187,21 @@ def _switch(alternation: Alternation, module: nn.Module) -> None:
     index = alternation.turn if module.training else alternation.shown
     if index != alternation.held:
         alternation.hold(index)
+
+
+def check_whole(weights: Mapping[str, nn.Parameter]) -> None:
+    """Refuse weights that FSDP2 shards.
+
+    Raises:
+        ValueError: names one.
+
+    """
+    if sharded := [name for name, weight in weights.items() if is_distributed(weight)]:
+        raise ValueError(
+            f"{sharded[0]!r} is sharded over processes, and method 'ast' switches weights between "
+            "passes, which gathered weights do not follow; use DistributedDataParallel or another "
+            "method"
+        )
 
 
 def in_turns(schedule: ScheduleOptions, turns: int) -> ScheduleOptions:

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
-from .alternation import Alternation, check_alternation, in_turns
+from .alternation import Alternation, check_alternation, check_whole, in_turns
 from .gradient_hooks import hook_gradients
 from .initial_layers import initial_layers
 from .initialization import InitializationOptions
@@ -149,7 +149,10 @@ class Sparsifier:
                     f"{taken[0]!r} is already masked by another Sparsifier, and two would undo "
                     "each other's updates; call its detach() first"
                 )
-            check_shardings(model, {n: choice.weights[n] for n in choice.sparse}, self._processes)
+            sparse = {name: choice.weights[name] for name in choice.sparse}
+            check_shardings(model, sparse, self._processes)
+            if isinstance(method, AST):
+                check_whole(sparse)
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
                 schedule = in_turns(schedule, method.turns)
