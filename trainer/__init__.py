@@ -12,6 +12,7 @@ from .initialization import InitializationOptions
 from .layer_choice import LayerOptions
 from .loop import TrainResult, train
 from .methods import (
+    AST,
     DSR,
     GMP,
     MEST,
@@ -49,6 +50,7 @@ from .training_run import TrainingError
 from .weights_file import save_weights
 
 __all__ = [
+    "AST",
     "DSR",
     "GMP",
     "MEST",

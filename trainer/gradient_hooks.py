@@ -14,18 +14,30 @@ from torch.utils.hooks import RemovableHandle, unserializable_hook
 from .sparse_layer import SparseLayer
 
 Callback = Callable[[SparseLayer], None]
+Current = Callable[[SparseLayer], SparseLayer]
 
 
 def hook_gradients(
-    model: nn.Module, layers: Collection[SparseLayer], after_backward: Callback
+    model: nn.Module,
+    layers: Collection[SparseLayer],
+    current: Current,
+    after_backward: Callback,
 ) -> list[RemovableHandle]:
-    """Call ``after_backward`` with a layer when a backward pass has written its ``.grad``."""
+    """Call ``after_backward`` with a layer when a backward pass has written its ``.grad``.
+
+    Args:
+        model: the model.
+        layers: its sparse layers.
+        current: gives the layer that the model holds now instead of one of these.
+        after_backward: called with one of these.
+
+    """
     handles = []
     # torch does not annotate gradient hooks. FSDP2 writes .grad itself and calls those of the
     # second kind only.
     for layer in layers:
         if layer.sharding is None:
-            before = unserializable_hook(partial(_before_accumulation, layer))  # type: ignore[no-untyped-call]
+            before = unserializable_hook(partial(_before_accumulation, layer, current))  # type: ignore[no-untyped-call]
             handles.append(layer.weight.register_hook(before))  # type: ignore[no-untyped-call]
         after = partial(_after_accumulation, layer, after_backward)
         handles.append(layer.weight.register_post_accumulate_grad_hook(after))  # type: ignore[no-untyped-call]
@@ -40,10 +52,10 @@ def _after_accumulation(layer: SparseLayer, after_backward: Callback, _: nn.Para
     after_backward(layer)
 
 
-def _before_accumulation(layer: SparseLayer, _: Tensor) -> None:
-    grad = layer.weight.grad
-    if layer.window.is_pending and (grad is None or not bool(grad.any())):
-        layer.window.discard_pending()
+def _before_accumulation(layer: SparseLayer, current: Current, _: Tensor) -> None:
+    grad, window = layer.weight.grad, current(layer).window
+    if window.is_pending and (grad is None or not bool(grad.any())):
+        window.discard_pending()
 
 
 def _before_forward(layers: Collection[SparseLayer], *_: object) -> None:

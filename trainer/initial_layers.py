@@ -184,6 +184,8 @@ def initialize_weights(
     if isinstance(method, DenseToSparse):
         project_to_mask(layer, method)
         return
+    if layer.dense is not None:
+        layer.dense.copy_(weight)
     layer.mask_weight()
     for optimizer in optimizers:
         reset_optimizer_state(optimizer, layer.weight, ~layer.mask)

@@ -13,7 +13,7 @@ from torch.optim import Optimizer
 from torch.optim.swa_utils import AveragedModel
 
 from .._base.names import near_matches
-from .sharding import is_distributed, whole_tensor
+from .sharding import is_distributed, is_fully_sharded, whole_tensor
 
 # Weights of these types have neurons in dimension 0, and HF_CONV1D in dimension 1. Transposed
 # convolutions have none in either, nor have embeddings, so both stay dense.
@@ -238,15 +238,16 @@ def check_trainable(
         raise ValueError(f"{name!r} cannot be sparse: it {reason}. Add it to dense_layers.")
 
 
-class _WithoutHooks(nn.Module):
-    """Calls a module's forward, without the hooks that FSDP2 and others put around it."""
+class _WithoutSharding(nn.Module):
+    """Calls a module without the hooks of FSDP2, which would take it for the root of the model."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
         self.inner = inner
 
     def forward(self, inputs: Tensor) -> Any:
-        return self.inner.forward(inputs)
+        call = self.inner.forward if is_fully_sharded(self.inner) else self.inner
+        return call(inputs)
 
 
 @torch.no_grad()
@@ -276,7 +277,7 @@ def keeps_zeros(module: nn.Module) -> bool:
     training = module.training
     try:
         module.eval()
-        plain = _WithoutHooks(module)
+        plain = _WithoutSharding(module)
         results = [functional_call(plain, values, (x,)) for x in (inputs, others)]
         return torch.equal(*results)
     except Exception:  # the layer wants other inputs

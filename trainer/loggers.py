@@ -2,13 +2,13 @@
 
 import importlib.util
 import zlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
 from .config_table import ConfigError
 from .recipe import TrainConfig, config_to_tables
-from .tensorboard import EventWriter, is_number, require_tensorboard
+from .tensorboard import EventWriter, numbers, require_tensorboard
 
 
 class RecordLogger(Protocol):
@@ -107,18 +107,6 @@ class MlflowLogger:
     def close(self) -> None:
         """End the run."""
         self._mlflow.end_run()
-
-
-def numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
-    """Yield the numbers of a record; those of layers as layers/NAME/LAYER."""
-    for name, value in values.items():
-        if name == "layers" and isinstance(value, Mapping | list):
-            rows = value if isinstance(value, Mapping) else {row["name"]: row for row in value}
-            for layer, figures in rows.items():
-                for figure, number in numbers(figures):
-                    yield f"layers/{figure}/{layer}", number
-        elif name not in ("step", "epoch") and is_number(value):
-            yield name, value
 
 
 def run_id(folder: Path) -> str:

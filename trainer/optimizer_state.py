@@ -24,7 +24,7 @@ _AVERAGES = (
 # State that is a copy of the weight, which is 0 when it is new.
 _COPIES = (
     *("ax", "z", "old_p", "e_w"),
-    *("slow_param", "slow_buffer", "lookahead_slow_buff", "cached_params"),
+    *("slow_param", "slow_params", "slow_buffer", "lookahead_slow_buff", "cached_params"),
 )
 
 OPTIMIZER_STATE: dict[str, Callable[[Mapping[str, Any]], float]] = {

@@ -1,7 +1,8 @@
 """Attaches a sparse training method to a model and its optimizer."""
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from math import prod
 from typing import Never
@@ -14,12 +15,14 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
+from .alternation import Alternation, check_alternation, check_whole, in_turns
 from .gradient_hooks import hook_gradients
 from .initial_layers import initial_layers
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
 from .layers import count_other_weights, unwrap
-from .methods import SRSTE, Dense, DenseToSparse, DropFractions, SparseMethod, TopKAST
+from .loaded_weights import LoadedWeights
+from .methods import AST, SRSTE, Dense, DenseToSparse, DropFractions, SparseMethod, TopKAST
 from .optimizer_state import check_optimizer_state
 from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
@@ -134,6 +137,7 @@ class Sparsifier:
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
         self._schedule: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
+        self._alternation: Alternation | None = None
         self._model = weakref.ref(model)
         if isinstance(method, Dense):
             choice = all_dense(model, layers)
@@ -145,9 +149,13 @@ class Sparsifier:
                     f"{taken[0]!r} is already masked by another Sparsifier, and two would undo "
                     "each other's updates; call its detach() first"
                 )
-            check_shardings(model, {n: choice.weights[n] for n in choice.sparse}, self._processes)
+            sparse = {name: choice.weights[name] for name in choice.sparse}
+            check_shardings(model, sparse, self._processes)
+            if isinstance(method, AST):
+                check_whole(sparse)
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
+                schedule = in_turns(schedule, method.turns)
                 self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
                 self._settings |= asdict(self._schedule)
             self._layers = initial_layers(
@@ -161,13 +169,25 @@ class Sparsifier:
                 processes=self._processes,
                 stacklevel=2,
             )
+            if isinstance(method, AST):
+                densities = [
+                    choose_layers(model, optimizer, other, structure, layers).densities
+                    for other in method.others
+                ]
+                self._alternation = Alternation(model, method, self._layers, densities)
         self._shapes, self._others = choice.shapes, count_other_weights(model, choice.weights)
+        self._loaded, self._newly_loaded = LoadedWeights(self._layers), False
         if state is not None:
             self.load_state_dict(state)
         self._step_hooks = StepHooks(
             self._optimizer, self._before_optimizer_step, self._after_optimizer_step
         )
-        self._gradient_hooks = hook_gradients(model, self._layers.values(), self._after_backward)
+        self._model_hooks = hook_gradients(
+            model, self._layers.values(), self._in_model, self._after_backward
+        )
+        self._model_hooks += self._loaded.watch(model)
+        if self._alternation is not None:
+            self._model_hooks.append(self._alternation.attach(model))
         _attached.update(optimizers)
         for layer in self._layers.values():
             _masked[layer.weight] = True
@@ -224,9 +244,10 @@ class Sparsifier:
         """
         stepped, self._stepped = self._stepped, False
         self._step_hooks.expect_new_step()
-        for layer in self._layers.values():
+        for layer in self._every_layer:
             layer.window.discard_pending()
-            if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
+        if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
+            for layer in self._layers.values():
                 layer.mask_weight()
         updates = self._updates
         if not (stepped and updates and updates.schedule.is_update_step(self._step)):
@@ -241,10 +262,35 @@ class Sparsifier:
         updates = self._updates
         if self._processes.count == 1 or self._synchronized or updates is None:
             return
-        for layer in self._layers.values():
+        for layer in self._every_layer:
             layer.window.discard_pending()
-        average_windows(self._layers.values(), updates.method, self._processes)
+        average_windows(self._every_layer, updates.method, self._processes)
         self._synchronized = True
+
+    @contextmanager
+    def subnet(self, sparsity: float) -> Iterator[dict[str, Tensor]]:
+        """Let the model be another sub-net of ``AST``, to evaluate, save or export it.
+
+        Args:
+            sparsity: the method's ``sparsity`` or one of its ``others``.
+
+        Yields:
+            The masks of the sub-net by parameter name.
+
+        Raises:
+            TypeError: the method has no sub-nets.
+            ValueError: none has this sparsity.
+
+        """
+        alternation = self._alternation
+        if alternation is None:
+            raise TypeError(f"method {self.method.name!r} trains one network, without sub-nets")
+        before, index = alternation.shown, alternation.index_of(sparsity)
+        alternation.show(index)
+        try:
+            yield {name: layer.mask for name, layer in alternation.subnets[index].items()}
+        finally:
+            alternation.show(before)
 
     def mask_(self, other: nn.Module) -> None:
         """Zero the masked weights of a copy of the model, such as an average of its weights.
@@ -270,7 +316,7 @@ class Sparsifier:
     def detach(self) -> None:
         """Remove all hooks; masks stay readable and the weights stay as they are."""
         self._step_hooks.remove()
-        for handle in self._gradient_hooks:
+        for handle in self._model_hooks:
             handle.remove()
         for optimizer in self._optimizers:
             _attached.discard(optimizer)
@@ -295,13 +341,16 @@ class Sparsifier:
                 "processes have averaged different gradients; call sparsifier.synchronize() on all "
                 "of them before state_dict()"
             )
-        return {
+        state: SparsifierState = {
             "format_version": STATE_VERSION,
             "settings": dict(self._settings),
             "step": self._step,
             "update_pending": self._stepped,
             "layers": {name: layer.state_dict() for name, layer in self._layers.items()},
         }
+        if self._alternation is not None:
+            state["alternation"] = self._alternation.state_dict()
+        return state
 
     def load_state_dict(self, state: SparsifierState) -> None:
         """Continue from the ``state_dict()`` of a sparsifier with the same arguments.
@@ -314,28 +363,49 @@ class Sparsifier:
                 nothing is changed then.
 
         """
-        state, self.method, self._settings = fitting_state(
-            state, self.method, self._settings, self._layers
-        )
+        state, method, settings = fitting_state(state, self.method, self._settings, self._layers)
+        if self._alternation is not None:
+            check_alternation(state.get("alternation"), self._alternation.subnets)
+        self.method, self._settings = method, settings
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
             layer.load_state_dict(state["layers"][name])
+        if self._alternation is not None:
+            self._alternation.load_state_dict(state["alternation"], self._step)
+        self._loaded.forget()
 
     def _after_backward(self, layer: SparseLayer) -> None:
-        if layer.dense is not None:
-            if self._step_hooks.within_step:
-                raise RuntimeError(
-                    f"with method {self.method.name!r}, the model holds its dense weights during "
-                    "optimizer.step(), and a closure would use them; call backward() before step() "
-                    "instead"
-                )
+        layer = self._in_model(layer)
+        if layer.dense is not None and self._step_hooks.within_step:
+            raise RuntimeError(
+                f"with method {self.method.name!r}, the model holds its dense weights during "
+                "optimizer.step(), and a closure would use them; call backward() before step() "
+                "instead"
+            )
+        if isinstance(self.method, DenseToSparse):
             layer.mask_dense_gradient()
             return
+        if self._alternation is not None:
+            self._alternation.passed = self._alternation.held
         gradient = layer.local_gradient
         if gradient is not None and self._observes():
             scale = 1.0 if self._scaler is None else self._scaler.get_scale()
             layer.window.observe(gradient, layer.mask, scale)
         layer.mask_gradient()
+
+    def _in_model(self, layer: SparseLayer) -> SparseLayer:
+        """Return the layer that the model holds now: that of a sub-net, if there are any."""
+        alternation = self._alternation
+        return layer if alternation is None else alternation.subnets[alternation.held][layer.name]
+
+    @property
+    def _subnets(self) -> Sequence[Mapping[str, SparseLayer]]:
+        """The layers of each sub-net, the sparsest one last; without sub-nets, of the model."""
+        return [self._layers] if self._alternation is None else self._alternation.subnets
+
+    @property
+    def _every_layer(self) -> list[SparseLayer]:
+        return [layer for layers in self._subnets for layer in layers.values()]
 
     @property
     def _optimizer(self) -> Optimizer:
@@ -357,9 +427,12 @@ class Sparsifier:
         if not self._weights_checked:
             check_present(self._model(), self._layers.values())
             self._weights_checked = True
+        self._newly_loaded = self._loaded.settle()
         if isinstance(self.method, DenseToSparse):
             for layer in self._layers.values():
                 expose_dense_weights(layer, self._optimizer, self.method)
+        elif self._alternation is not None:
+            self._alternation.before_step()
         elif isinstance(self.method, SparseMethod) and self.method.moves_weights:
             self._moves = WeightMoves(self.method, self._layers, self._optimizer, self._seed)
 
@@ -367,9 +440,12 @@ class Sparsifier:
     def _after_optimizer_step(self) -> None:
         method, moves = self.method, self._moves
         self._moves = None
+        if self._alternation is not None:
+            self._alternation.after_step()
         for layer in self._layers.values():
             if isinstance(method, DenseToSparse):
-                project_to_mask(layer, method, choose=(self._step + 1) % method.mask_every == 0)
+                due = (self._step + 1) % method.mask_every == 0
+                project_to_mask(layer, method, choose=due or self._newly_loaded)
             else:
                 layer.mask_weight()
         # A gradient scaler calls the step of a fused optimizer even after an overflow; the
@@ -394,7 +470,10 @@ class Sparsifier:
         self._synchronized = self._synchronized and not observed
         self._step, self._stepped = self._step + 1, True
         if observed:
-            commit_windows(self._layers.values(), self._processes)
+            for layers in self._subnets:
+                commit_windows(layers.values(), self._processes)
+        if self._alternation is not None:
+            self._alternation.commit(self._step)
 
     def _update_topology(self, updates: _Updates) -> TopologyUpdate:
         schedule = updates.schedule
@@ -405,7 +484,13 @@ class Sparsifier:
             self._step / schedule.end_step if following else 1.0,
         )
         self._synchronized = True
-        update = TopologyUpdater(
-            updates.method, self._layers, self._optimizers, self._processes, self._seed
-        )
-        return update(self._step, fractions)
+        if self._alternation is not None:
+            self._alternation.show(self._alternation.shown)
+        for layers in self._subnets:
+            update = TopologyUpdater(
+                updates.method, layers, self._optimizers, self._processes, self._seed
+            )
+            changes = update(self._step, fractions)
+        if self._alternation is not None:
+            self._alternation.project()
+        return changes

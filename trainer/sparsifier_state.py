@@ -2,11 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 import torch
 from torch import Tensor
 
+from .alternation import AlternationState
 from .methods import SRSTE, Dense, SparseMethod, TopKAST
 from .sparse_layer import LayerState, SparseLayer
 
@@ -25,6 +26,7 @@ class SparsifierState(TypedDict):
     step: int
     update_pending: bool
     layers: dict[str, LayerState]
+    alternation: NotRequired[AlternationState]
 
 
 def flat_structure(structure: str) -> str:
@@ -108,7 +110,7 @@ def check_state(
     for name in sorted(state["layers"].keys() | layers.keys()):
         here, there = layers.get(name), state["layers"].get(name)
         if there is not None:
-            _check_layer(name, there)
+            _check_layer(name, there, dense=here is not None and here.dense is not None)
         expected = None if here is None else (here.budget, tuple(here.weight.shape))
         found = None if there is None else (there["budget"], tuple(there["mask"].shape))
         if budgets_move and expected and found:
@@ -120,8 +122,9 @@ def check_state(
             )
 
 
-def _check_layer(name: str, saved: LayerState) -> None:
-    if missing := [key for key in _LAYER_KEYS if key not in saved]:
+def _check_layer(name: str, saved: LayerState, *, dense: bool) -> None:
+    keys = (*_LAYER_KEYS, "dense") if dense else _LAYER_KEYS
+    if missing := [key for key in keys if key not in saved]:
         raise ValueError(f"sparsifier state is damaged: {name!r} lacks {', '.join(missing)}")
     for key, value in (("mask", saved["mask"]), ("explored", saved["explored"])):
         if not isinstance(value, Tensor) or value.dtype != torch.bool:

@@ -21,6 +21,7 @@ def expose_dense_weights(layer: SparseLayer, optimizer: Optimizer, method: Dense
     Called before an optimizer step. The regularization is multiplied by the loss scale if a
     gradient scaler leaves the division to a fused optimizer.
     """
+    take_weight(layer)
     gradient = layer.local_gradient
     if gradient is not None:
         scale = getattr(optimizer, "grad_scale", None)
@@ -30,6 +31,16 @@ def expose_dense_weights(layer: SparseLayer, optimizer: Optimizer, method: Dense
         )
         gradient.add_(layer.part(penalty), alpha=1 if scale is None else scale.item())
     layer.local_weight.copy_(layer.dense_weight)
+
+
+@torch.no_grad()
+def take_weight(layer: SparseLayer) -> None:
+    """Let the dense weights have the model's values on the mask, which may have been changed.
+
+    Lookahead does so after the optimizer's step, and whoever clips or loads weights.
+    """
+    dense = layer.dense_weight
+    dense.copy_(torch.where(layer.mask, layer.local_weight, dense))
 
 
 @torch.no_grad()

@@ -1,13 +1,12 @@
 """TensorBoard events of a run, in addition to metrics.jsonl."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TypeGuard
 
 from .config_table import ConfigError
 
 FOLDER = "tensorboard"
-Figures = Mapping[str, object]
 
 
 class EventWriter:
@@ -29,13 +28,9 @@ class EventWriter:
         self._writer = SummaryWriter(str(run_folder / FOLDER), purge_step=first_step)
 
     def write(self, event: str, values: Mapping[str, object]) -> None:
-        """Write the numbers of a record at its step; those of layers as EVENT/NAME/LAYER."""
-        step = values["step"]
-        for name, value in values.items():
-            if name == "layers" and isinstance(value, Mapping | list):
-                self._write_layers(event, value, step)
-            elif is_number(value) and name not in ("step", "epoch"):
-                self._writer.add_scalar(f"{event}/{name}", value, step)
+        """Write the numbers of a record at its step."""
+        for name, value in numbers(values):
+            self._writer.add_scalar(f"{event}/{name}", value, values["step"])
 
     def flush(self) -> None:
         """Write buffered events to the file."""
@@ -44,15 +39,6 @@ class EventWriter:
     def close(self) -> None:
         """Flush and close the file."""
         self._writer.close()
-
-    def _write_layers(
-        self, event: str, layers: Mapping[str, Figures] | list[Figures], step: object
-    ) -> None:
-        named = layers if isinstance(layers, Mapping) else {row["name"]: row for row in layers}
-        for layer, figures in named.items():
-            for name, value in figures.items():
-                if is_number(value):
-                    self._writer.add_scalar(f"{event}/{name}/{layer}", value, step)
 
 
 def require_tensorboard() -> None:
@@ -64,6 +50,18 @@ def require_tensorboard() -> None:
             "training.tensorboard needs the tensorboard package; run: "
             "pip install 'fanin[tensorboard]', or remove that key"
         ) from error
+
+
+def numbers(values: Mapping[str, object]) -> Iterator[tuple[str, float]]:
+    """Yield the numbers of a record; those of layers as layers/NAME/LAYER."""
+    for name, value in values.items():
+        if name == "layers" and isinstance(value, Mapping | list):
+            rows = value if isinstance(value, Mapping) else {row["name"]: row for row in value}
+            for layer, figures in rows.items():
+                for figure, number in numbers(figures):
+                    yield f"layers/{figure}/{layer}", number
+        elif name not in ("step", "epoch") and is_number(value):
+            yield name, value
 
 
 def is_number(value: object) -> TypeGuard[int | float]:

@@ -84,6 +84,7 @@ class TopologyUpdater:
             self.seed,
             step,
             uses_gradient=self.method.uses_gradient,
+            behind_mask=self.method.dense_to_sparse,
         )
         stats = {}
         plans = self.method.plan(inputs, fractions) if inputs else {}
@@ -117,6 +118,9 @@ class TopologyUpdater:
         return updated_layer(before.weight, before.mask, mask)
 
     def _apply(self, layer: SparseLayer, result: LayerUpdate) -> None:
+        if self.method.dense_to_sparse:  # dropped weights keep training, and their state with them
+            layer.set_mask(layer.part(layer.turned(result.mask)).contiguous())
+            return
         layer.local_weight.copy_(layer.part(layer.turned(result.weight)))
         layer.set_mask(layer.part(layer.turned(result.mask)).contiguous())
         changed = layer.part(layer.turned(~result.mask | result.grown))
@@ -133,10 +137,16 @@ class _Inputs(Mapping[str, LayerInputs]):
     """
 
     def __init__(
-        self, layers: Mapping[str, SparseLayer], seed: int, step: int, *, uses_gradient: bool
+        self,
+        layers: Mapping[str, SparseLayer],
+        seed: int,
+        step: int,
+        *,
+        uses_gradient: bool,
+        behind_mask: bool,
     ) -> None:
         self._layers, self._seed, self._step = layers, seed, step
-        self._uses_gradient = uses_gradient
+        self._uses_gradient, self._behind_mask = uses_gradient, behind_mask
 
     def __getitem__(self, name: str) -> LayerInputs:
         layer = self._layers[name]
@@ -150,7 +160,7 @@ class _Inputs(Mapping[str, LayerInputs]):
         if gradient is not None:
             gradient = layer.turned(layer.whole(gradient))
         whole = layer.weight if layer.sharding is None else layer.whole(layer.local_weight)
-        weight = layer.turned(whole)
+        weight = layer.turned(layer.whole(layer.dense_weight) if self._behind_mask else whole)
         return LayerInputs(weight, mask, gradient, layer.budget, layer.may_ablate, random)
 
     def __iter__(self) -> Iterator[str]:

@@ -19,7 +19,6 @@ from torch.nn.parallel import DistributedDataParallel
 
 from fanin.trainer import METHODS, LayerOptions, ScheduleOptions, Sparsifier
 
-
 GLOBAL_BATCH, STEPS = 16, 14
 WHOLE = StateDictOptions(full_state_dict=True)
 

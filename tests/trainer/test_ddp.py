@@ -11,8 +11,13 @@ import torch
 
 WORKER = Path(__file__).with_name("_ddp_worker.py")
 SRIGL = {"name": "srigl", "sparsity": 0.7, "gamma_sal": 0.9}
-# Momentum growth keeps gradients through all steps, SRigL those of three before an update.
-RESUMED = {"srigl": SRIGL, "snfs": {"name": "snfs", "sparsity": 0.75}}
+# Momentum growth keeps gradients through all steps, SRigL those of three before an update; AST has
+# masks and gradients of several sub-nets.
+RESUMED = {
+    "srigl": SRIGL,
+    "snfs": {"name": "snfs", "sparsity": 0.75},
+    "ast": {"name": "ast", "sparsity": 0.8},
+}
 PROCESSES = 2
 
 
@@ -81,7 +86,7 @@ def assert_equal(one, other):
             assert torch.equal(tensor, other[part][name]), name
 
 
-@pytest.mark.parametrize("tag", ["float64", "other-seeds", "whole-srigl", "whole-snfs"])
+@pytest.mark.parametrize("tag", ["float64", "other-seeds", *(f"whole-{name}" for name in RESUMED)])
 def test_processes_stay_bit_equal(out, tag):
     assert_equal(*ranks(out, tag))
 

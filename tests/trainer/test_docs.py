@@ -4,7 +4,7 @@ import dataclasses
 import re
 from pathlib import Path
 
-from fanin.trainer import METHODS, Dense, LayerOptions, ScheduleOptions, SRigL
+from fanin.trainer import AST, METHODS, Dense, LayerOptions, ScheduleOptions, SRigL
 from fanin.trainer.data import Augmentation, DataConfig
 from fanin.trainer.models import MODELS
 from fanin.trainer.optimization import OPTIMIZERS, StepLR
@@ -40,6 +40,7 @@ def test_recipe_reference_lists_every_key_with_its_default():
         ("sparsifier", LayerOptions),
         ("sparsifier", ScheduleOptions),
         ("method", SRigL),
+        ("method", AST),
         ("data", DataConfig),
         ("augmentation", Augmentation),
         ("lr_schedule", StepLR),

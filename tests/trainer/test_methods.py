@@ -7,6 +7,7 @@ from torch.nn.functional import cross_entropy
 
 from fanin import trainer
 from fanin.trainer import (
+    AST,
     DSR,
     GMP,
     MEST,
@@ -51,6 +52,8 @@ SPARSE = {
     "chase": Chase(0.75),
     "gmp": GMP(0.75, structure="unstructured"),
     "gmp-fan-in": GMP(0.75),
+    "ast": AST(0.75),
+    "ast-fan-in": AST(0.75, others=(0.25, 0.5), structure="constant-fan-in"),
     "top-kast": TopKAST(0.75),
     "top-kast-fan-in": TopKAST(0.75, mask_every=3, structure="constant-fan-in"),
 }

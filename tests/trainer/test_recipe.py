@@ -248,7 +248,7 @@ def test_methods_without_updates_refuse_a_schedule(method):
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_method_survives_writing(name):
-    values = "" if name in ("dense", "sr-ste") else "\nsparsity = 0.5"
+    values = "" if name in ("dense", "sr-ste") else "\nsparsity = 0.75"
     config = parse(MINIMAL.replace('"srigl"\nsparsity = 0.9', f'"{name}"{values}'))
     assert parse(config_to_toml(config)) == config
     assert config.method.name == name

@@ -15,6 +15,7 @@ from torch.distributed.tensor import DTensor, Shard, distribute_tensor
 from torch.nn.functional import mse_loss
 
 from fanin.trainer import (
+    AST,
     InitializationOptions,
     LayerOptions,
     RigL,
@@ -108,6 +109,15 @@ def test_weights_on_another_device_than_their_mesh_are_refused(monkeypatch):
     monkeypatch.setattr(type(model[0].weight.device_mesh), "device_type", "cuda")
     with pytest.raises(ValueError, match=r"'0.weight' .*call fully_shard without CPUOffloadPol"):
         attach(model)
+
+
+def test_sub_nets_of_sharded_weights_are_refused():
+    model = sharded(whole_model())
+    before = [weight.full_tensor().clone() for weight in model.parameters()]
+    with pytest.raises(ValueError, match=r"'0.weight' is sharded .* use DistributedDataParallel"):
+        attach(model, method=AST(0.8))
+    for weight, old in zip(model.parameters(), before, strict=True):
+        assert torch.equal(weight.full_tensor(), old)
 
 
 def test_the_sparsifier_needs_all_processes_of_the_mesh(monkeypatch):

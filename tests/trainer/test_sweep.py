@@ -141,7 +141,7 @@ RUNS = {
     "cifar10-gamma": 70,
     "cifar10-resnet18": 65,
     "cifar10-wide-resnet": 110,
-    "fashion-mnist-all-methods": 3 * (14 * 2 + 2),
+    "fashion-mnist-all-methods": 3 * (15 * 2 + 2),
     "fashion-mnist-knobs": 96,
     "imagenet-mobilenet-large": 13,
     "imagenet-mobilenet-small": 13,

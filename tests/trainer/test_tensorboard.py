@@ -48,8 +48,8 @@ def test_events_are_the_numbers_of_the_metrics_of_interrupted_runs_too(
         assert [s for s, _ in found[f"{tag}/{name}"]] == [s for s, _ in expected]
         values = [value for _, value in found[f"{tag}/{name}"]]
         assert values == pytest.approx([value for _, value in expected], rel=1e-6)
-    assert found["update/active/fc1.weight"][-1][1] < 96
-    assert found["epoch/fan_in/head.weight"]
+    assert found["update/layers/active/fc1.weight"][-1][1] < 96
+    assert found["epoch/layers/fan_in/head.weight"]
 
 
 def test_runs_that_want_events_need_the_package_before_anything_is_written(

@@ -163,5 +163,6 @@ def _differ(rank, file):
     dist.destroy_process_group()
 
 
-def test_processes_find_out_that_they_differ(tmp_path):
+def test_processes_find_out_that_they_differ(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # the processes import this module
     spawn(_differ, (tmp_path / "store",), nprocs=2)

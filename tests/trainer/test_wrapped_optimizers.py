@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from fanin.trainer import Sparsifier, SRigL
+from fanin.trainer import AST, SRSTE, LayerOptions, Sparsifier, SRigL, TopKAST
 from fanin.trainer.wrapped_optimizers import optimizer_chain
 
 STEPS, EVERY = 22, 5
@@ -221,3 +221,64 @@ def test_an_inner_optimizer_takes_one_sparsifier():
     Sparsifier(model, Passing(inner), method=SRigL(0.8), total_steps=400)
     with pytest.raises(ValueError, match="already has a Sparsifier"):
         Sparsifier(model, inner, method=SRigL(0.8), total_steps=400)
+
+
+@pytest.mark.parametrize("kind", ["sr-ste", "top-kast"])
+def test_lookahead_moves_the_dense_weights_under_the_mask(kind):
+    torch.manual_seed(0)
+    model = nn.Linear(16, 6, bias=False).double()
+    inner = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = SRSTE("1:4", decay=0.0) if kind == "sr-ste" else TopKAST(0.75, 0.0, decay=0.0)
+    optimizer = Lookahead(inner, None)
+    layers = LayerOptions(distribution="uniform", dense_in_budget=kind != "sr-ste")
+    sparsifier = Sparsifier(model, optimizer, method=method, total_steps=40, layers=layers)
+    dense = sparsifier.state_dict()["layers"]["weight"]["dense"].clone()
+    mask, slow, changed = sparsifier.masks["weight"].clone(), None, 0
+    held = dense * mask
+    for step in range(1, 31):
+        inputs, wanted = (
+            torch.randn(n, k, generator=torch.Generator().manual_seed(step)).double()
+            for n, k in ((8, 16), (8, 6))
+        )
+        (model(inputs) - wanted).square().mean().backward()
+        optimizer.step()
+        sparsifier.step()
+        inner.zero_grad()
+
+        gradient = 2 / 48 * (inputs @ held.T - wanted).T @ inputs
+        dense = torch.where(mask, held, dense) - 0.1 * gradient
+        before, groups = mask, dense.abs().reshape(-1, 4 if kind == "sr-ste" else dense.numel())
+        kept = groups.topk(1 if kind == "sr-ste" else dense.numel() // 4, 1).indices
+        mask = torch.zeros_like(groups, dtype=torch.bool).scatter_(1, kept, True).view(6, 16)
+        held = dense * mask
+        changed += not torch.equal(before, mask)
+        slow = held.clone() if slow is None else slow
+        if step % 3 == 0:
+            slow = slow + 0.5 * (held - slow)
+            held = slow * mask
+        assert torch.equal(sparsifier.masks["weight"], mask)
+        assert torch.allclose(model.weight, held, rtol=1e-9, atol=1e-12)
+    assert changed > 5
+
+
+@pytest.mark.parametrize("method", [SRSTE("1:4"), TopKAST(0.75), AST(0.75)])
+def test_methods_with_dense_weights_hold_their_masks_under_wrappers(method):
+    for make, take_step in (
+        (lambda m: Lookahead(adam(m), None), plain_step),
+        (lambda m: Sam(m.parameters()), two_steps),
+    ):
+        model = net()
+        optimizer = make(model)
+        layers = LayerOptions(distribution="uniform", dense_in_budget=method.name != "sr-ste")
+        sparsifier = Sparsifier(
+            model, optimizer, method=method, total_steps=40, update_every=4, layers=layers
+        )
+        first = loss(model, 0).item()
+        for step in range(STEPS):
+            take_step(model, optimizer, step)
+            sparsifier.step()
+            optimizer_chain(optimizer)[-1].zero_grad()
+            for key, mask in sparsifier.masks.items():
+                assert bool((model.get_parameter(key)[~mask] == 0).all())
+        assert sparsifier.step_count == STEPS
+        assert loss(model, 0).item() < first

@@ -100,7 +100,8 @@ def training_flops(
     budget are not counted. "rigl", "srigl", "chase": (3·sparse·ΔT + 2·sparse + dense)/(ΔT + 1),
     RigL's formula (arXiv 1911.11134, appendix), since one step in ΔT + 1 has dense weight
     gradients. "snfs", "sr-ste": 2·sparse + dense, since every step has. "top-kast": 2·sparse +
-    ``trained``. "gmp": three times the mean of a forward pass over the cubic schedule.
+    ``trained``. "gmp": three times the mean of a forward pass over the cubic schedule; "ast": the
+    same from ``trained``, without the dense weight gradients before updates.
 
     Args:
         method: name of the method.
@@ -108,8 +109,10 @@ def training_flops(
         dense: operations of a dense forward pass of one sample.
         samples: training samples, that is, images times epochs.
         update_every: ΔT.
-        trained: operations of a forward pass with all weights that get gradients, for "top-kast".
-        end_fraction: fraction of the training after which the topology is fixed, for "gmp".
+        trained: operations of a forward pass with all weights that get gradients, for "top-kast",
+            or their mean over the sub-nets, for "ast".
+        end_fraction: fraction of the training after which the topology is fixed, for "gmp" and
+            "ast".
 
     Raises:
         ValueError: there is no rule for the method.
@@ -124,6 +127,8 @@ def training_flops(
         return each / (update_every + 1) * samples
     if method == "gmp":
         return 3 * (sparse + (dense - sparse) * end_fraction / 4) * samples
+    if method == "ast" and trained is not None:
+        return 3 * (trained + (dense - trained) * end_fraction / 4) * samples
     if method == "top-kast" and trained is not None:
         return (2 * sparse + trained) * samples
     if method in ("snfs", "sr-ste"):

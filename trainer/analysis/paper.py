@@ -149,7 +149,8 @@ def structured() -> Analysis:
         }
         for method, (flops, accuracy, epochs) in published.STRUCTURED.items()
     ]
-    return Analysis("resnet50-structured", "ResNet-50: SRigL and structured pruning", rows)
+    note = "The table's rows of SRigL and Chase (whose epochs are not at hand), without the others."
+    return Analysis("resnet50-structured", "ResNet-50: SRigL and structured pruning", rows, note)
 
 
 def _resnet50() -> tuple[dict[str, LayerCost], dict[str, tuple[int, ...]]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 import torch
@@ -11,7 +11,8 @@ from torch import Tensor
 from ..._base.distributions import weight_budget
 from ..._base.figure_style import BLUE, GRID
 from ..data import describe
-from ..methods import Dense, SRigL, TopKAST
+from ..layer_choice import choose_layers
+from ..methods import AST, Dense, SRigL, TopKAST
 from ..metrics import Record, checked_content
 from ..run_folder import METRICS, Run, layer_choice
 from ..update import LayerRule, salience_threshold
@@ -20,6 +21,10 @@ from .result import Analysis
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from torch import nn
+
+    from ..recipe import TrainConfig
+    from .flops import LayerCost
 
 _LONG_NAME = 24
 """Signs of a layer's name that a figure has room for."""
@@ -176,6 +181,8 @@ def operations(run: Run) -> Analysis:
     if isinstance(config.method, TopKAST):
         backward = {name: config.method.trained_density(d) for name, d in densities.items()}
         trained = inference_flops(work, backward)
+    if isinstance(config.method, AST):
+        trained = _mean_of_sub_nets(config, config.method, run.model, work)
     forwards = {"dense": dense, config.method.name: sparse}
     rows = [
         {
@@ -200,3 +207,15 @@ def operations(run: Run) -> Analysis:
 
     note = f"{samples} training samples; target densities, without ablation."
     return Analysis("operations", "Floating-point operations", rows, note, draw)
+
+
+def _mean_of_sub_nets(
+    config: TrainConfig, method: AST, model: nn.Module, work: Mapping[str, LayerCost]
+) -> float:
+    """Average the operations of a forward pass over the sub-nets."""
+    found = []
+    for sparsity in (*method.others, method.sparsity):
+        options = config.sparsifier.layers
+        choice = choose_layers(model, None, sparsity, method.mask_structure(), options)
+        found.append(inference_flops(work, choice.densities))
+    return sum(found) / len(found)

@@ -7,6 +7,7 @@ ablation rule. To add one, compose the same functions differently.
 from dataclasses import dataclass
 from typing import ClassVar
 
+from .alternating import AST
 from .base import DropFractions, LayerInputs, SparseMethod
 from .chase import Chase
 from .deep_rewiring import DeepR
@@ -38,12 +39,14 @@ METHODS: dict[str, type[Dense | SparseMethod | SRSTE | TopKAST]] = {
         DeepR,
         Chase,
         GMP,
+        AST,
         SRSTE,
         TopKAST,
     )
 }
 
 __all__ = [
+    "AST",
     "DSR",
     "GMP",
     "MEST",

@@ -124,6 +124,11 @@ class SparseMethod:
         return str(getattr(self, "structure", "unstructured"))
 
     @property
+    def turns(self) -> int:
+        """Steps after which every weight of the method has had a turn; more than 1 for AST."""
+        return 1
+
+    @property
     def gradient_momentum(self) -> float | None:
         """Decay of a running average of dense gradients; None: the schedule's window is used."""
         return None

@@ -50,8 +50,13 @@ class GMP(SparseMethod):
         """Lower the number of weights to that of the elapsed schedule."""
         plans = {}
         for name, layer in layers.items():
-            size, held = layer.mask.numel(), int(layer.mask.count_nonzero())
-            excess = (size - layer.budget) * (1 - fractions.progress) ** 3
-            budget = min(held, layer.budget + int(excess))
+            held = int(layer.mask.count_nonzero())
+            budget = min(held, scheduled_budget(layer, fractions))
             plans[name] = LayerPlan(budget, 0.0, held - budget, layer.may_ablate)
         return plans
+
+
+def scheduled_budget(layer: LayerInputs, fractions: DropFractions) -> int:
+    """Return how many weights a layer holds by the cubic schedule, from all to its budget."""
+    excess = (layer.mask.numel() - layer.budget) * (1 - fractions.progress) ** 3
+    return layer.budget + int(excess)
