@@ -63,7 +63,7 @@ def find_elsewhere(
         tensor = stored_tensor(root)
         if tensor is not None and tensor.size >= LEAST_ENTRIES:
             constants.append((list(forms_of(root)), owner))
-    # What is computed from a layer's weight is accounted for, also as a form of the weight's scales.
+    # What is computed from a layer's weight is accounted for, also as a form of its scales.
     reported = {
         id(form)
         for forms, _ in constants
