@@ -155,9 +155,7 @@ def convert(
     if values_dtype not in VALUE_TYPES:
         raise ValueError(f"values_dtype is {values_dtype!r}, it must be {' or '.join(VALUE_TYPES)}")
     require_precision(precision, values_dtype)
-    values_dtype = values_for(
-        compute, values_dtype, precision, portable=portable, device=device
-    )
+    values_dtype = values_for(compute, values_dtype, precision, portable=portable, device=device)
     chooser = Chooser.of(policy, batch, portable, threads, device, precision, dims)
     if target.exists() and source.exists() and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")

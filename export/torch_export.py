@@ -142,9 +142,7 @@ def export(
     require_precision(precision, values_dtype)
     require_range("opset", opset, OPSETS.start, OPSETS.stop - 1)
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
-    values_dtype = values_for(
-        compute, values_dtype, precision, portable=portable, device=device
-    )
+    values_dtype = values_for(compute, values_dtype, precision, portable=portable, device=device)
     chooser = Chooser.of(policy, batch, portable, threads, device, precision, dims)
     with ExitStack() as stack:
         scratch = stack.enter_context(staging_folder(target))
