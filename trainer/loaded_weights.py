@@ -17,7 +17,7 @@ class LoadedWeights:
     step masks what was loaded, and says so if that changes it.
 
     Args:
-        layers: its sparse layers by parameter name.
+        layers: the sparse layers of a model by parameter name.
 
     """
 

@@ -17,7 +17,7 @@ from torch.utils.hooks import unserializable_hook
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
-from .alternation import Alternation, check_alternation, in_turns
+from .alternation import Alternation, in_turns
 from .initial_layers import initial_layers
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
@@ -344,7 +344,7 @@ class Sparsifier:
         state = upgraded_state
         check_state(state, settings, self._layers, budgets_move=moves)
         if self._alternation is not None:
-            check_alternation(state.get("alternation"), self._alternation.subnets)
+            self._alternation.check(state.get("alternation"))
         self.method, self._settings = method, settings
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
