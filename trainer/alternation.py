@@ -24,6 +24,7 @@ from .sparse_layer import LayerState, SparseLayer
 from .straight_through import take_weight
 
 Layers = Mapping[str, SparseLayer]
+_DAMAGED = "sparsifier state is damaged: it lacks the other sub-nets"
 
 
 class AlternationState(TypedDict):
@@ -147,6 +148,36 @@ class Alternation:
             "previous": {name: gradient.clone() for name, gradient in self._previous.items()},
         }
 
+    def check(self, state: object) -> None:
+        """Validate what ``load_state_dict`` is to restore.
+
+        Raises:
+            ValueError: it is damaged or belongs to another model.
+
+        """
+        if not isinstance(state, Mapping):
+            raise ValueError(_DAMAGED)  # damaged states are ValueErrors
+        try:
+            found = [
+                {name: (one["budget"], one["mask"].shape) for name, one in subnet.items()}
+                for subnet in state["subnets"]
+            ]
+            masks = [one[key] for subnet in state["subnets"] for one in subnet.values()
+                     for key in ("mask", "explored")]  # fmt: skip
+            statistics = [[value.shape for value in kept] for kept in state["statistics"]]
+            strangers = state["previous"].keys() - self.subnets[-1].keys()
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(_DAMAGED) from error
+        if any(mask.dtype != torch.bool for mask in masks):
+            raise ValueError("sparsifier state is damaged: a mask of a sub-net is not bool")
+        expected = [
+            {name: (layer.budget, layer.mask.shape) for name, layer in subnet.items()}
+            for subnet in self.subnets[:-1]
+        ]
+        shapes = [[buffer.shape for buffer in self._buffers]] * len(expected)
+        if found != expected or statistics != shapes or strangers:
+            raise ValueError("sparsifier state does not fit the model: its sub-nets are others")
+
     @torch.no_grad()
     def load_state_dict(self, state: AlternationState, step: int) -> None:
         """Restore what ``state_dict`` returned, after the layers of the sparsest sub-net."""
@@ -218,33 +249,6 @@ def in_turns(schedule: ScheduleOptions, turns: int) -> ScheduleOptions:
         )
     window = min(schedule.gradient_window * turns, schedule.update_every)
     return replace(schedule, gradient_window=window)
-
-
-def check_alternation(state: object, subnets: Sequence[Layers]) -> None:
-    """Validate the part of a saved state that only AST has.
-
-    Raises:
-        ValueError: it is damaged or belongs to another model.
-
-    """
-    damaged = "sparsifier state is damaged: it lacks the other sub-nets"
-    if not isinstance(state, Mapping):
-        raise ValueError(damaged)  # damaged states are ValueErrors
-    try:
-        found = [
-            {name: (one["budget"], one["mask"].shape) for name, one in subnet.items()}
-            for subnet in state["subnets"]
-        ]
-        kept = len(state["statistics"])
-        strangers = state["previous"].keys() - subnets[-1].keys()
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(damaged) from error
-    expected = [
-        {name: (layer.budget, layer.mask.shape) for name, layer in subnet.items()}
-        for subnet in subnets[:-1]
-    ]
-    if found != expected or kept != len(expected) or strangers:
-        raise ValueError("sparsifier state does not fit the model: its sub-nets are others")
 
 
 def _twin(layer: SparseLayer, density: float) -> SparseLayer:

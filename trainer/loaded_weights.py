@@ -17,7 +17,7 @@ class LoadedWeights:
     step masks what was loaded, and says so if that changes it.
 
     Args:
-        layers: its sparse layers by parameter name.
+        layers: the sparse layers of a model by parameter name.
 
     """
 
@@ -70,6 +70,6 @@ class LoadedWeights:
                 "keeps the largest; to resume a sparse training, load the sparsifier's state as "
                 "well (sparsifier.load_state_dict)",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         return bool(names)

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
-from .alternation import Alternation, check_alternation, check_whole, in_turns
+from .alternation import Alternation, check_whole, in_turns
 from .gradient_hooks import hook_gradients
 from .initial_layers import initial_layers
 from .initialization import InitializationOptions
@@ -365,7 +365,7 @@ class Sparsifier:
         """
         state, method, settings = fitting_state(state, self.method, self._settings, self._layers)
         if self._alternation is not None:
-            check_alternation(state.get("alternation"), self._alternation.subnets)
+            self._alternation.check(state.get("alternation"))
         self.method, self._settings = method, settings
         self._step, self._stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():

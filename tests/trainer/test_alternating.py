@@ -272,9 +272,10 @@ def test_a_damaged_state_is_refused():
     bad = {key: value for key, value in good.items() if key != "alternation"}
     with pytest.raises(ValueError, match="lacks the other sub-nets"):
         sparsifier.load_state_dict(bad)
-    bad = {**good, "alternation": {**good["alternation"], "subnets": []}}
-    with pytest.raises(ValueError, match="its sub-nets are others"):
-        sparsifier.load_state_dict(bad)
+    for change in ({"subnets": []}, {"statistics": [[]]}, {"previous": {"other": torch.ones(1)}}):
+        bad = {**good, "alternation": {**good["alternation"], **change}}
+        with pytest.raises(ValueError, match="its sub-nets are others"):
+            sparsifier.load_state_dict(bad)
 
 
 def test_the_run_of_a_recipe_holds_the_sparsest_sub_net(small_config, tmp_path):
