@@ -214,7 +214,7 @@ def _members(path: Path) -> Iterator[tuple[str, tarfile.TarInfo, _Content]]:
             # tarfile takes a damaged header for the end of the file.
             if content.read(end, _BLOCK).strip(b"\0"):
                 raise tarfile.ReadError(f"no header at byte {end}")
-    except (tarfile.TarError, OSError) as error:
+    except (tarfile.TarError, OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged, or no uncompressed tar file: {error}. Copy it again"
         ) from error
@@ -225,7 +225,7 @@ def _label(path: Path, key: str, kind: str, content: bytes) -> object:
         if kind == "cls":
             return int(content)
         return json.loads(content).get("label")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         _refuse(path, key, f"has a .{kind} that cannot be read ({error})")
 
 
