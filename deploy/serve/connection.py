@@ -155,7 +155,7 @@ class _Connection(HttpToolsProtocol):
             self._parse(memoryview(data)[at:end])
             at = end
 
-    def eof_received(self) -> bool:
+    def eof_received(self) -> bool:  # type: ignore[override]
         """Keep open for the answer what the client has half-closed after its request."""
         if self._draining or not self._awaits_response():
             return False  # closes
