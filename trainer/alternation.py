@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .._base.distributions import weight_budget
 from .gradient_window import GradientWindow
+from .loaded_weights import LoadedWeights
 from .methods.alternating import AST, corrected
 from .model_hooks import ModelHook
 from .schedule import ScheduleOptions
@@ -42,6 +43,7 @@ class Alternation:
         method: the method.
         sparsest: layers of the sub-net that is shown, with the shared dense weights.
         densities: those of the other sub-nets by layer, in the order of ``method.others``.
+        loaded: the weights that are loaded into the model.
 
     """
 
@@ -51,8 +53,9 @@ class Alternation:
         method: AST,
         sparsest: Layers,
         densities: Sequence[Mapping[str, float]],
+        loaded: LoadedWeights,
     ) -> None:
-        self.method, self.turn = method, 0
+        self.method, self.turn, self._loaded = method, 0, loaded
         others = [
             {name: _twin(layer, targets[name]) for name, layer in sparsest.items()}
             for targets in densities
@@ -73,9 +76,28 @@ class Alternation:
     @torch.no_grad()
     def hold(self, index: int) -> None:
         """Put a sub-net into the model, after the dense weights have what the model holds."""
+        self._loaded.take_dense()
         for layer in self.subnets[self.held].values():
             take_weight(layer)
         self.project(index)
+
+    def release(self) -> None:
+        """Hold the sub-net that is shown again, if no optimizer step came after the last passes."""
+        if self.held != self.shown:
+            self.hold(self.shown)
+
+    def check_shown(self) -> None:
+        """Refuse to save or load a state while another sub-net than the sparsest one is shown.
+
+        Raises:
+            RuntimeError: it is.
+
+        """
+        if self.shown != len(self.subnets) - 1:
+            raise RuntimeError(
+                "the model is another sub-net than its sparsest one, and the sparsifier's state "
+                "goes with that; leave the `with sparsifier.subnet(…)` block first"
+            )
 
     def show(self, index: int) -> None:
         """Make this the sub-net that the model holds outside of training passes."""

@@ -138,6 +138,8 @@ class Sparsifier:
         self._schedule: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
         self._alternation: Alternation | None = None
+        self._loaded = LoadedWeights(self._layers, self._in_model, self._processes)
+        self._newly_loaded = False
         self._model = weakref.ref(model)
         if isinstance(method, Dense):
             choice = all_dense(model, layers)
@@ -158,7 +160,7 @@ class Sparsifier:
                 schedule = in_turns(schedule, method.turns)
                 self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
                 self._settings |= asdict(self._schedule)
-            self._layers = initial_layers(
+            self._layers |= initial_layers(
                 model,
                 choice,
                 method,
@@ -174,9 +176,10 @@ class Sparsifier:
                     choose_layers(model, optimizer, other, structure, layers).densities
                     for other in method.others
                 ]
-                self._alternation = Alternation(model, method, self._layers, densities)
+                self._alternation = Alternation(
+                    model, method, self._layers, densities, self._loaded
+                )
         self._shapes, self._others = choice.shapes, count_other_weights(model, choice.weights)
-        self._loaded, self._newly_loaded = LoadedWeights(self._layers), False
         if state is not None:
             self.load_state_dict(state)
         self._step_hooks = StepHooks(
@@ -246,9 +249,11 @@ class Sparsifier:
         self._step_hooks.expect_new_step()
         for layer in self._every_layer:
             layer.window.discard_pending()
+        if self._alternation is not None:
+            self._alternation.release()
         if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
             for layer in self._layers.values():
-                layer.mask_weight()
+                self._in_model(layer).mask_weight()
         updates = self._updates
         if not (stepped and updates and updates.schedule.is_update_step(self._step)):
             return None
@@ -341,6 +346,10 @@ class Sparsifier:
                 "processes have averaged different gradients; call sparsifier.synchronize() on all "
                 "of them before state_dict()"
             )
+        if self._alternation is not None:
+            self._alternation.check_shown()
+            self._alternation.release()
+        self._loaded.take_dense()
         state: SparsifierState = {
             "format_version": STATE_VERSION,
             "settings": dict(self._settings),
@@ -365,6 +374,7 @@ class Sparsifier:
         """
         state, method, settings = fitting_state(state, self.method, self._settings, self._layers)
         if self._alternation is not None:
+            self._alternation.check_shown()
             check_alternation(state.get("alternation"), self._alternation.subnets)
         self.method, self._settings = method, settings
         self._step, self._stepped = state["step"], state["update_pending"]
@@ -424,7 +434,7 @@ class Sparsifier:
         return _Updates(self.method, self._schedule)
 
     def _before_optimizer_step(self) -> None:
-        if not self._weights_checked:
+        if self._loaded.pending or not self._weights_checked:
             check_present(self._model(), self._layers.values())
             self._weights_checked = True
         self._newly_loaded = self._loaded.settle()
@@ -446,7 +456,7 @@ class Sparsifier:
             if isinstance(method, DenseToSparse):
                 due = (self._step + 1) % method.mask_every == 0
                 project_to_mask(layer, method, choose=due or self._newly_loaded)
-            else:
+            elif self._alternation is None:
                 layer.mask_weight()
         # A gradient scaler calls the step of a fused optimizer even after an overflow; the
         # optimizer then changes nothing.

@@ -211,8 +211,12 @@ def _members(path: Path) -> Iterator[tuple[str, tarfile.TarInfo, _Content]]:
                 end = tar.offset  # of the next header
                 if member.isreg() and not member.issparse():
                     yield member.name, member, content
-            # tarfile takes a damaged header for the end of the file.
-            if content.read(end, _BLOCK).strip(b"\0"):
+            # tarfile takes a damaged header, and a file that was cut off between two members, for
+            # the end; that is a block of zeros.
+            after = content.read(end, _BLOCK)
+            if len(after) < _BLOCK:
+                raise tarfile.ReadError(f"it ends at byte {end}, without the mark of the end")
+            if after.strip(b"\0"):
                 raise tarfile.ReadError(f"no header at byte {end}")
     except (tarfile.TarError, OSError) as error:
         raise DataError(
