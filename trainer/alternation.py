@@ -62,6 +62,7 @@ class Alternation:
         ]
         self.subnets: tuple[Layers, ...] = (*others, sparsest)
         self.held = self.shown = len(others)
+        loaded.current = self.held_layer
         self.passed: int | None = None  # the sub-net of the last backward pass
         self._buffers = [
             buffer
@@ -72,6 +73,10 @@ class Alternation:
         self._statistics = [[b.clone() for b in self._buffers] for _ in self.subnets]
         self._previous: dict[str, Tensor] = {}
         self._pending: dict[str, Tensor] = {}
+
+    def held_layer(self, layer: SparseLayer) -> SparseLayer:
+        """Return the layer of the sub-net that the model holds."""
+        return self.subnets[self.held][layer.name]
 
     @torch.no_grad()
     def hold(self, index: int) -> None:

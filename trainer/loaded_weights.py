@@ -23,18 +23,16 @@ class LoadedWeights:
 
     Args:
         layers: the sparse layers by parameter name.
-        current: gives the layer that the model holds now instead of one of these.
         processes: the data-parallel processes.
+
+    Attributes:
+        current: gives the layer that the model holds now instead of one of these.
 
     """
 
-    def __init__(
-        self,
-        layers: Mapping[str, SparseLayer],
-        current: Callable[[SparseLayer], SparseLayer],
-        processes: Processes,
-    ) -> None:
-        self._layers, self._current, self._processes = layers, current, processes
+    def __init__(self, layers: Mapping[str, SparseLayer], processes: Processes) -> None:
+        self._layers, self._processes = layers, processes
+        self.current: Callable[[SparseLayer], SparseLayer] = lambda layer: layer
         self._names: set[str] = set()
         self._replaced_dense = False
 
@@ -67,7 +65,7 @@ class LoadedWeights:
         dense = {name for name in self._names if self._layers[name].dense is not None}
         self._names -= dense
         for name in dense:
-            take_weight(self._current(self._layers[name]))
+            take_weight(self.current(self._layers[name]))
         for layer, _ in self._off_mask(dense):
             layer.dense_weight.copy_(layer.local_weight)
             self._replaced_dense = True
@@ -105,7 +103,7 @@ class LoadedWeights:
 
     def _off_mask(self, names: set[str]) -> list[tuple[SparseLayer, int]]:
         """Count the weights off the masks of some layers, without the layers that have none."""
-        layers = [self._current(layer) for name, layer in self._layers.items() if name in names]
+        layers = [self.current(layer) for name, layer in self._layers.items() if name in names]
         counts = {
             layer.name: int((layer.local_weight != 0).logical_and(~layer.mask).sum())
             for layer in layers
