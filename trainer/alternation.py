@@ -1,8 +1,8 @@
 """Sub-nets that train in turn (AST): which one the model holds, and what is a sub-net's own.
 
-The parameters hold one sub-net: that of the turn from a forward pass in training mode to the
-optimizer's step, during the step the dense weights that all share, and otherwise the one that is
-shown.
+The parameters hold one sub-net: that of the turn from a forward pass in training mode, with
+gradients, to the optimizer's step, during the step the dense weights that all share, and otherwise
+the one that is shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -211,7 +211,8 @@ class Alternation:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
 def _switch(alternation: Alternation, module: nn.Module) -> None:
-    index = alternation.turn if module.training else alternation.shown
+    trains = module.training and torch.is_grad_enabled()  # not one that counts batch statistics
+    index = alternation.turn if trains else alternation.shown
     if index != alternation.held:
         alternation.hold(index)
 

@@ -93,7 +93,7 @@ class LoadedWeights:
                 "keeps the largest; to resume a sparse training, load the sparsifier's state as "
                 "well (sparsifier.load_state_dict)",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=5,
             )
         replaced, self._replaced_dense = self._replaced_dense, False
         return replaced

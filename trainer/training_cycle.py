@@ -130,8 +130,8 @@ class TrainingCycle:
         if layer.dense is not None and self._step_hooks.within_step:
             raise RuntimeError(
                 f"with method {self.method.name!r}, the model holds its dense weights during "
-                "optimizer.step(), and a closure would use them; call backward() before step() "
-                "instead"
+                "optimizer.step(), and a closure would use them, such as that of Lightning's "
+                "automatic optimization; call backward() before step() instead"
             )
         if isinstance(self.method, DenseToSparse):
             layer.mask_dense_gradient()

@@ -285,6 +285,19 @@ def test_passes_that_no_step_follows_change_only_batch_norms(wrap):
         assert torch.equal(mine, other)
 
 
+def test_passes_without_gradients_count_the_statistics_of_the_sub_net_that_is_shown():
+    model = net()
+    optimizer, sparsifier = attach(model)
+    train(model, optimizer, sparsifier, range(12))  # the next turn is another sub-net's
+    before = copy.deepcopy(model.state_dict())
+    inputs = batch(0)[0]
+    with torch.no_grad():
+        model(inputs)
+    assert torch.equal(model[0].weight, before["0.weight"])
+    wanted = 0.9 * before["1.running_mean"] + 0.1 * model[0](inputs).mean(0)
+    assert torch.allclose(model[1].running_mean, wanted, atol=1e-6)
+
+
 def test_a_model_in_training_can_be_exported_by_torch():
     model = net()
     optimizer, sparsifier = attach(model)

@@ -265,6 +265,14 @@ def scratch(path, at):
             lambda path: write_tar(path, [("a.png", image(1)), ("a.json", b'{"label": "cat"}')]),
             r"'a' has class 'cat', expected 0 to 2",
         ),
+        (
+            lambda path: write_tar(path, [("a.png", image(1)), ("a.json", b'{"label": true}')]),
+            r"'a' has class True, expected 0 to 2",
+        ),
+        (
+            lambda path: write_tar(path, [("a.png", image(1)), ("a.json", b"[" * 100_000)]),
+            r"'a' has a \.json that cannot be read",
+        ),
     ],
 )
 def test_what_is_wrong_with_a_shard_is_said(folder, damage, reason):

@@ -229,7 +229,7 @@ def _label(path: Path, key: str, kind: str, content: bytes) -> object:
         if kind == "cls":
             return int(content)
         return json.loads(content).get("label")
-    except (ValueError, AttributeError) as error:
+    except (ValueError, AttributeError, RecursionError) as error:
         _refuse(path, key, f"has a .{kind} that cannot be read ({error})")
 
 
@@ -239,7 +239,7 @@ def _complete(path: Path, sample: _Sample, classes: int) -> tuple[int, int, int]
     label = sample.label
     if label is None:
         _refuse(path, sample.key, 'has no class: neither .cls nor a .json with "label"')
-    if not isinstance(label, int) or not 0 <= label < classes:
+    if type(label) is not int or not 0 <= label < classes:  # true is no class
         _refuse(path, sample.key, f"has class {label!r}, expected 0 to {classes - 1}")
     return *sample.image, label
 
