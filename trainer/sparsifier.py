@@ -106,7 +106,6 @@ class Sparsifier:
         )
         start = option_group("initialization", InitializationOptions, initialization, {})
         model = unwrap(model)
-        self.method = method
         self._optimizers = optimizers
         self._processes = Processes.of(process_group)
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
@@ -168,6 +167,11 @@ class Sparsifier:
         _attached.update(optimizers)
         for layer in self._layers.values():
             _masked[layer.weight] = True
+
+    @property
+    def method(self) -> SparseMethod | SRSTE | TopKAST | Dense:
+        """The training method."""
+        return self._cycle.method
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -330,8 +334,7 @@ class Sparsifier:
         if self._alternation is not None:
             self._alternation.check_shown()
             check_alternation(state.get("alternation"), self._alternation.subnets)
-        self.method, self._settings = method, settings
-        self._cycle.method = method
+        self._cycle.method, self._settings = method, settings
         self._cycle.step_count, self._cycle.stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
             layer.load_state_dict(state["layers"][name])
