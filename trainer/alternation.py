@@ -1,8 +1,8 @@
 """Sub-nets that train in turn (AST): which one the model holds, and what is a sub-net's own.
 
-The parameters hold one sub-net: that of the turn from a forward pass in training mode to the
-optimizer's step, during the step the dense weights that all share, and otherwise the one that is
-shown.
+The parameters hold one sub-net: that of the turn from a forward pass in training mode, with
+gradients, to the optimizer's step, during the step the dense weights that all share, and otherwise
+the one that is shown.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,6 +16,7 @@ from torch.utils.hooks import RemovableHandle
 
 from .._base.distributions import weight_budget
 from .gradient_window import GradientWindow
+from .loaded_weights import LoadedWeights
 from .methods.alternating import AST, corrected
 from .model_hooks import ModelHook
 from .schedule import ScheduleOptions
@@ -43,6 +44,7 @@ class Alternation:
         method: the method.
         sparsest: layers of the sub-net that is shown, with the shared dense weights.
         densities: those of the other sub-nets by layer, in the order of ``method.others``.
+        loaded: the weights that are loaded into the model.
 
     """
 
@@ -52,14 +54,16 @@ class Alternation:
         method: AST,
         sparsest: Layers,
         densities: Sequence[Mapping[str, float]],
+        loaded: LoadedWeights,
     ) -> None:
-        self.method, self.turn = method, 0
+        self.method, self.turn, self._loaded = method, 0, loaded
         others = [
             {name: _twin(layer, targets[name]) for name, layer in sparsest.items()}
             for targets in densities
         ]
         self.subnets: tuple[Layers, ...] = (*others, sparsest)
         self.held = self.shown = len(others)
+        loaded.current = self.held_layer
         self.passed: int | None = None  # the sub-net of the last backward pass
         self._buffers = [
             buffer
@@ -71,12 +75,35 @@ class Alternation:
         self._previous: dict[str, Tensor] = {}
         self._pending: dict[str, Tensor] = {}
 
+    def held_layer(self, layer: SparseLayer) -> SparseLayer:
+        """Return the layer of the sub-net that the model holds."""
+        return self.subnets[self.held][layer.name]
+
     @torch.no_grad()
     def hold(self, index: int) -> None:
         """Put a sub-net into the model, after the dense weights have what the model holds."""
+        self._loaded.take_dense()
         for layer in self.subnets[self.held].values():
             take_weight(layer)
         self.project(index)
+
+    def release(self) -> None:
+        """Hold the sub-net that is shown again, if no optimizer step came after the last passes."""
+        if self.held != self.shown:
+            self.hold(self.shown)
+
+    def check_shown(self) -> None:
+        """Refuse to save or load a state while another sub-net than the sparsest one is shown.
+
+        Raises:
+            RuntimeError: it is.
+
+        """
+        if self.shown != len(self.subnets) - 1:
+            raise RuntimeError(
+                "the model is another sub-net than its sparsest one, and the sparsifier's state "
+                "goes with that; leave the `with sparsifier.subnet(…)` block first"
+            )
 
     def show(self, index: int) -> None:
         """Make this the sub-net that the model holds outside of training passes."""
@@ -215,7 +242,8 @@ class Alternation:
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch does not annotate it
 def _switch(alternation: Alternation, module: nn.Module) -> None:
-    index = alternation.turn if module.training else alternation.shown
+    trains = module.training and torch.is_grad_enabled()  # not one that counts batch statistics
+    index = alternation.turn if trains else alternation.shown
     if index != alternation.held:
         alternation.hold(index)
 

@@ -27,7 +27,7 @@ def misfit(
     """
     if method.starts_dense or method.dense_to_sparse:
         return f"method {method.name!r} chooses its masks from the weights"
-    if differing := sorted(set(choice.sparse) ^ set(masks)):
+    if differing := sorted(set(choice.sparse) ^ set(masks), key=str):
         name = differing[0]
         reason = "lack a mask of" if name in choice.sparse else "have a mask of the dense layer"
         return f"they {reason} {name}"

@@ -29,6 +29,7 @@ class InitializationOptions:
             that of the authors' code.
 
     Raises:
+        TypeError: a given mask is no bool tensor.
         ValueError: an unknown value, or "magnitude" without ``keep_weights``.
 
     """
@@ -41,12 +42,23 @@ class InitializationOptions:
         sources = (None, *get_args(MaskSource))
         for name, allowed in (("mask", sources), ("weight_std", get_args(WeightStd))):
             if name == "mask" and isinstance(self.mask, Mapping):
+                _check_masks(self.mask)
                 continue
             if getattr(self, name) not in allowed:
                 names = ", ".join(map(str, allowed))
                 raise ValueError(f"{name} must be one of {names}, got {getattr(self, name)!r}")
         if self.mask == "magnitude" and not self.keep_weights:
             raise ValueError("mask='magnitude' ranks the model's weights: add keep_weights=True")
+
+
+def _check_masks(masks: Mapping[str, Tensor]) -> None:
+    for name, mask in masks.items():
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+            raise TypeError(
+                f"mask must map parameter names to bool tensors, but that of {name!r} is {kind}; "
+                "weights that are sparse already have the mask weight != 0"
+            )
 
 
 def initial_mask(

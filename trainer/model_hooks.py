@@ -2,11 +2,12 @@
 
 from collections.abc import Callable
 
+import torch
 from torch import nn
 
 
 class ModelHook:
-    """A hook on a module; deep copies and pickles of the module have one that does nothing.
+    """A hook on a module; its deep copies, pickles and torch.export have one that does nothing.
 
     Args:
         action: called with the module; None: nothing is.
@@ -18,7 +19,7 @@ class ModelHook:
 
     def __call__(self, module: nn.Module, _: object) -> None:
         """Take the module, and the inputs or keys that such hooks get."""
-        if self.action is not None:
+        if self.action is not None and not torch.compiler.is_exporting():
             self.action(module)
 
     def __reduce__(self) -> tuple[type["ModelHook"], tuple[None]]:

@@ -220,6 +220,6 @@ def check_present(model: nn.Module | None, layers: Iterable[SparseLayer]) -> Non
         if layer.sharding is None and id(layer.weight) not in present:
             raise RuntimeError(
                 f"the model's {layer.name!r} is another parameter than when its Sparsifier was "
-                "made. fully_shard replaces parameters: shard the model first, then make the "
-                "optimizer, then the Sparsifier"
+                "made. fully_shard and load_state_dict(assign=True) replace parameters: shard and "
+                "load the model first, then make the optimizer, then the Sparsifier"
             )

@@ -1,13 +1,12 @@
 """Attaches a sparse training method to a model and its optimizer."""
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from math import prod
 from typing import Never
 
-import torch
 from torch import Tensor, nn
 from torch.amp import GradScaler
 from torch.distributed import ProcessGroup
@@ -16,46 +15,25 @@ from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
 from .alternation import Alternation, check_whole, in_turns
-from .gradient_hooks import hook_gradients
 from .initial_layers import initial_layers
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
 from .layers import count_other_weights, unwrap
 from .loaded_weights import LoadedWeights
-from .methods import AST, SRSTE, Dense, DenseToSparse, DropFractions, SparseMethod, TopKAST
-from .optimizer_state import check_optimizer_state
+from .methods import AST, SRSTE, Dense, DenseToSparse, SparseMethod, TopKAST
 from .processes import Processes
 from .schedule import ScheduleOptions, UpdateSchedule
 from .sharding import check_shardings
-from .shared_windows import average_windows, commit_windows
-from .sparse_layer import SparseLayer, check_present
+from .sparse_layer import SparseLayer
 from .sparsifier_options import keywords_of, option_group, refuse_unknown
 from .sparsifier_state import STATE_VERSION, SparsifierState, fitting_state
-from .step_hooks import StepHooks
-from .straight_through import expose_dense_weights, project_to_mask
 from .summary import Summary, dense_summary, mask_summary
-from .topology import TopologyUpdate, TopologyUpdater
-from .weight_moves import WeightMoves
+from .topology import TopologyUpdate
+from .training_cycle import TrainingCycle
 from .wrapped_optimizers import optimizer_chain
 
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 _masked = WeakTensorKeyDictionary()  # weights that a Sparsifier masks
-
-
-@dataclass(frozen=True)
-class _Updates:
-    """Which method updates the topology, and when."""
-
-    method: SparseMethod
-    schedule: UpdateSchedule
-
-    def observe(self, step: int) -> bool:
-        """Return whether gradients of optimizer step ``step`` enter an update."""
-        if not self.method.uses_gradient:
-            return False
-        if self.method.gradient_momentum is not None:
-            return True
-        return self.schedule.in_gradient_window(step)
 
 
 class Sparsifier:
@@ -128,17 +106,12 @@ class Sparsifier:
         )
         start = option_group("initialization", InitializationOptions, initialization, {})
         model = unwrap(model)
-        self.method = method
-        self._optimizers, self._seed, self._scaler = optimizers, seed, grad_scaler
+        self._optimizers = optimizers
         self._processes = Processes.of(process_group)
-        self._step, self._stepped, self._synchronized = 0, False, True
-        self._state_checked, self._weights_checked = False, False
-        self._moves: WeightMoves | None = None
         self._settings: dict[str, object] = {"method": method.name, **asdict(method)}
-        self._schedule: UpdateSchedule | None = None
+        updates: UpdateSchedule | None = None
         self._layers: dict[str, SparseLayer] = {}
         self._alternation: Alternation | None = None
-        self._model = weakref.ref(model)
         if isinstance(method, Dense):
             choice = all_dense(model, layers)
         else:
@@ -156,8 +129,8 @@ class Sparsifier:
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
                 schedule = in_turns(schedule, method.turns)
-                self._schedule = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
-                self._settings |= asdict(self._schedule)
+                updates = UpdateSchedule(total_steps=total_steps, **asdict(schedule))
+                self._settings |= asdict(updates)
             self._layers = initial_layers(
                 model,
                 choice,
@@ -169,28 +142,36 @@ class Sparsifier:
                 processes=self._processes,
                 stacklevel=2,
             )
-            if isinstance(method, AST):
-                densities = [
-                    choose_layers(model, optimizer, other, structure, layers).densities
-                    for other in method.others
-                ]
-                self._alternation = Alternation(model, method, self._layers, densities)
+        self._loaded = LoadedWeights(self._layers, self._processes)
+        if isinstance(method, AST):
+            densities = [
+                choose_layers(model, optimizer, other, method.mask_structure(), layers).densities
+                for other in method.others
+            ]
+            self._alternation = Alternation(model, method, self._layers, densities, self._loaded)
+        self._cycle = TrainingCycle(
+            method,
+            updates,
+            self._layers,
+            self._alternation,
+            self._loaded,
+            optimizers,
+            self._processes,
+            seed,
+            grad_scaler,
+        )
         self._shapes, self._others = choice.shapes, count_other_weights(model, choice.weights)
-        self._loaded, self._newly_loaded = LoadedWeights(self._layers), False
         if state is not None:
             self.load_state_dict(state)
-        self._step_hooks = StepHooks(
-            self._optimizer, self._before_optimizer_step, self._after_optimizer_step
-        )
-        self._model_hooks = hook_gradients(
-            model, self._layers.values(), self._in_model, self._after_backward
-        )
-        self._model_hooks += self._loaded.watch(model)
-        if self._alternation is not None:
-            self._model_hooks.append(self._alternation.attach(model))
+        self._cycle.attach(model)
         _attached.update(optimizers)
         for layer in self._layers.values():
             _masked[layer.weight] = True
+
+    @property
+    def method(self) -> SparseMethod | SRSTE | TopKAST | Dense:
+        """The training method."""
+        return self._cycle.method
 
     @property
     def masks(self) -> dict[str, Tensor]:
@@ -203,7 +184,7 @@ class Sparsifier:
     @property
     def step_count(self) -> int:
         """Optimizer steps so far."""
-        return self._step
+        return self._cycle.step_count
 
     @property
     def itop_rate(self) -> float:
@@ -242,30 +223,14 @@ class Sparsifier:
             What changed, or None.
 
         """
-        stepped, self._stepped = self._stepped, False
-        self._step_hooks.expect_new_step()
-        for layer in self._every_layer:
-            layer.window.discard_pending()
-        if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
-            for layer in self._layers.values():
-                layer.mask_weight()
-        updates = self._updates
-        if not (stepped and updates and updates.schedule.is_update_step(self._step)):
-            return None
-        return self._update_topology(updates)
+        return self._cycle.finish_step()
 
     def synchronize(self) -> None:
         """Average the gradient windows over the processes; call it before ``state_dict()``.
 
         Every process must call it. Does nothing with one process or empty windows.
         """
-        updates = self._updates
-        if self._processes.count == 1 or self._synchronized or updates is None:
-            return
-        for layer in self._every_layer:
-            layer.window.discard_pending()
-        average_windows(self._every_layer, updates.method, self._processes)
-        self._synchronized = True
+        self._cycle.synchronize()
 
     @contextmanager
     def subnet(self, sparsity: float) -> Iterator[dict[str, Tensor]]:
@@ -315,9 +280,7 @@ class Sparsifier:
 
     def detach(self) -> None:
         """Remove all hooks; masks stay readable and the weights stay as they are."""
-        self._step_hooks.remove()
-        for handle in self._model_hooks:
-            handle.remove()
+        self._cycle.detach()
         for optimizer in self._optimizers:
             _attached.discard(optimizer)
         for layer in self._layers.values():
@@ -336,16 +299,20 @@ class Sparsifier:
             RuntimeError: ``synchronize()`` was not called and gradients would be lost.
 
         """
-        if self._processes.count > 1 and not self._synchronized:
+        if self._processes.count > 1 and not self._cycle.synchronized:
             raise RuntimeError(
                 "processes have averaged different gradients; call sparsifier.synchronize() on all "
                 "of them before state_dict()"
             )
+        if self._alternation is not None:
+            self._alternation.check_shown()
+            self._alternation.release()
+        self._loaded.take_dense()
         state: SparsifierState = {
             "format_version": STATE_VERSION,
             "settings": dict(self._settings),
-            "step": self._step,
-            "update_pending": self._stepped,
+            "step": self._cycle.step_count,
+            "update_pending": self._cycle.stepped,
             "layers": {name: layer.state_dict() for name, layer in self._layers.items()},
         }
         if self._alternation is not None:
@@ -365,132 +332,12 @@ class Sparsifier:
         """
         state, method, settings = fitting_state(state, self.method, self._settings, self._layers)
         if self._alternation is not None:
+            self._alternation.check_shown()
             self._alternation.check(state.get("alternation"))
-        self.method, self._settings = method, settings
-        self._step, self._stepped = state["step"], state["update_pending"]
+        self._cycle.method, self._settings = method, settings
+        self._cycle.step_count, self._cycle.stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():
             layer.load_state_dict(state["layers"][name])
         if self._alternation is not None:
-            self._alternation.load_state_dict(state["alternation"], self._step)
+            self._alternation.load_state_dict(state["alternation"], state["step"])
         self._loaded.forget()
-
-    def _after_backward(self, layer: SparseLayer) -> None:
-        layer = self._in_model(layer)
-        if layer.dense is not None and self._step_hooks.within_step:
-            raise RuntimeError(
-                f"with method {self.method.name!r}, the model holds its dense weights during "
-                "optimizer.step(), and a closure would use them; call backward() before step() "
-                "instead"
-            )
-        if isinstance(self.method, DenseToSparse):
-            layer.mask_dense_gradient()
-            return
-        if self._alternation is not None:
-            self._alternation.passed = self._alternation.held
-        gradient = layer.local_gradient
-        if gradient is not None and self._observes():
-            scale = 1.0 if self._scaler is None else self._scaler.get_scale()
-            layer.window.observe(gradient, layer.mask, scale)
-        layer.mask_gradient()
-
-    def _in_model(self, layer: SparseLayer) -> SparseLayer:
-        """Return the layer that the model holds now: that of a sub-net, if there are any."""
-        alternation = self._alternation
-        return layer if alternation is None else alternation.subnets[alternation.held][layer.name]
-
-    @property
-    def _subnets(self) -> Sequence[Mapping[str, SparseLayer]]:
-        """The layers of each sub-net, the sparsest one last; without sub-nets, of the model."""
-        return [self._layers] if self._alternation is None else self._alternation.subnets
-
-    @property
-    def _every_layer(self) -> list[SparseLayer]:
-        return [layer for layers in self._subnets for layer in layers.values()]
-
-    @property
-    def _optimizer(self) -> Optimizer:
-        """The optimizer whose steps move the weights, inside all wrappers."""
-        return self._optimizers[-1]
-
-    def _observes(self) -> bool:
-        """Return whether gradients of the step in progress enter an update."""
-        updates = self._updates
-        return updates is not None and updates.observe(self._step + 1)
-
-    @property
-    def _updates(self) -> _Updates | None:
-        if self._schedule is None or not isinstance(self.method, SparseMethod):
-            return None
-        return _Updates(self.method, self._schedule)
-
-    def _before_optimizer_step(self) -> None:
-        if not self._weights_checked:
-            check_present(self._model(), self._layers.values())
-            self._weights_checked = True
-        self._newly_loaded = self._loaded.settle()
-        if isinstance(self.method, DenseToSparse):
-            for layer in self._layers.values():
-                expose_dense_weights(layer, self._optimizer, self.method)
-        elif self._alternation is not None:
-            self._alternation.before_step()
-        elif isinstance(self.method, SparseMethod) and self.method.moves_weights:
-            self._moves = WeightMoves(self.method, self._layers, self._optimizer, self._seed)
-
-    @torch.no_grad()
-    def _after_optimizer_step(self) -> None:
-        method, moves = self.method, self._moves
-        self._moves = None
-        if self._alternation is not None:
-            self._alternation.after_step()
-        for layer in self._layers.values():
-            if isinstance(method, DenseToSparse):
-                due = (self._step + 1) % method.mask_every == 0
-                project_to_mask(layer, method, choose=due or self._newly_loaded)
-            else:
-                layer.mask_weight()
-        # A gradient scaler calls the step of a fused optimizer even after an overflow; the
-        # optimizer then changes nothing.
-        found = [getattr(optimizer, "found_inf", None) for optimizer in self._optimizers]
-        if any(overflow is not None and overflow.item() > 0 for overflow in found):
-            return
-        updates = self._updates
-        if self._stepped and updates and updates.schedule.is_update_step(self._step):
-            raise RuntimeError(
-                f"the topology update of step {self._step} was missed: call sparsifier.step() "
-                "after every optimizer.step()"
-            )
-        if updates and not self._state_checked:  # most optimizers have no state before their step
-            for layer in self._layers.values():
-                for optimizer in self._optimizers:
-                    check_optimizer_state(optimizer, layer.weight)
-            self._state_checked = True
-        if moves is not None:
-            moves.apply(self._step + 1)
-        observed = self._observes()
-        self._synchronized = self._synchronized and not observed
-        self._step, self._stepped = self._step + 1, True
-        if observed:
-            for layers in self._subnets:
-                commit_windows(layers.values(), self._processes)
-        if self._alternation is not None:
-            self._alternation.commit(self._step)
-
-    def _update_topology(self, updates: _Updates) -> TopologyUpdate:
-        schedule = updates.schedule
-        fraction, following = schedule.drop_fraction(self._step), schedule.next_update(self._step)
-        fractions = DropFractions(
-            fraction,
-            schedule.drop_fraction(following) if following else 0.0,
-            self._step / schedule.end_step if following else 1.0,
-        )
-        self._synchronized = True
-        if self._alternation is not None:
-            self._alternation.show(self._alternation.shown)
-        for layers in self._subnets:
-            update = TopologyUpdater(
-                updates.method, layers, self._optimizers, self._processes, self._seed
-            )
-            changes = update(self._step, fractions)
-        if self._alternation is not None:
-            self._alternation.project()
-        return changes

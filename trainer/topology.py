@@ -105,7 +105,7 @@ class TopologyUpdater:
                 f"step {step}: no finite gradient in the window for {', '.join(skipped)}; "
                 "these layers keep their topology.",
                 RuntimeWarning,
-                stacklevel=6,
+                stacklevel=7,
             )
         return TopologyUpdate(step, fractions.current, stats, tuple(skipped))
 

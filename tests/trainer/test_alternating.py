@@ -235,6 +235,80 @@ def test_a_compiled_model_trains_the_same_sub_nets():
     assert all(torch.equal(masks[0][name], masks[1][name]) for name in masks[0])
 
 
+def assert_equal_models(model, other):
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, other.state_dict()[name]), name
+
+
+def test_training_while_another_sub_net_is_shown_is_the_same_training():
+    model, plain = net(), net()
+    optimizer, sparsifier = attach(model)
+    train(model, optimizer, sparsifier, range(10))
+    with sparsifier.subnet(0.5):
+        train(model, optimizer, sparsifier, range(10, 21))
+        with pytest.raises(RuntimeError, match=r"leave the `with sparsifier\.subnet"):
+            sparsifier.state_dict()
+    train(plain, *attach(plain), range(21))
+    assert_equal_models(model, plain)
+
+
+class Outer(torch.optim.Optimizer):
+    """An optimizer around another one, as Accelerate's."""
+
+    def __init__(self, optimizer):
+        self.optimizer, self.param_groups = optimizer, optimizer.param_groups
+
+    def step(self):
+        self.optimizer.step()
+
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+
+
+@pytest.mark.parametrize("wrap", [lambda optimizer: optimizer, Outer])
+def test_passes_that_no_step_follows_change_only_batch_norms(wrap):
+    models = []
+    for skips in (False, True):
+        model = net()
+        optimizer = wrap(torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9))
+        sparsifier = Sparsifier(model, optimizer, method=AST(0.8), total_steps=80, update_every=4)
+        train(model, optimizer, sparsifier, range(12))
+        if skips:  # as a gradient scaler does
+            shown = copy.deepcopy(model.state_dict())
+            model(batch(12)[0]).sum().backward()
+            sparsifier.step()
+            optimizer.zero_grad()
+            assert all(torch.equal(t, shown[name]) for name, t in model.state_dict().items())
+        train(model, optimizer, sparsifier, range(12, 20))
+        models.append(model)
+    for mine, other in zip(*(m.parameters() for m in models), strict=True):
+        assert torch.equal(mine, other)
+
+
+def test_passes_without_gradients_count_the_statistics_of_the_sub_net_that_is_shown():
+    model = net()
+    optimizer, sparsifier = attach(model)
+    train(model, optimizer, sparsifier, range(12))  # the next turn is another sub-net's
+    before = copy.deepcopy(model.state_dict())
+    inputs = batch(0)[0]
+    with torch.no_grad():
+        model(inputs)
+    assert torch.equal(model[0].weight, before["0.weight"])
+    wanted = 0.9 * before["1.running_mean"] + 0.1 * model[0](inputs).mean(0)
+    assert torch.allclose(model[1].running_mean, wanted, atol=1e-6)
+
+
+def test_a_model_in_training_can_be_exported_by_torch():
+    model = net()
+    optimizer, sparsifier = attach(model)
+    train(model, optimizer, sparsifier, range(21))
+    model.eval()
+    inputs = batch(0)[0]
+    for strict in (False, True):
+        program = torch.export.export(model, (inputs,), strict=strict)
+        assert torch.allclose(program.module()(inputs), model(inputs))
+
+
 def test_copies_of_the_model_stay_as_they_are():
     model = net()
     optimizer, sparsifier = attach(model)
@@ -258,6 +332,10 @@ def test_options_that_make_no_sense_are_refused():
     for others in ((), (0.9,), (0.5, 0.8)):
         with pytest.raises(ValueError, match=r"denser sub-nets, at least one and each below"):
             AST(0.8, others=others)
+    with pytest.raises(ValueError, match=r"name each sparsity once, got \[0\.5, 0\.5\]"):
+        AST(0.8, others=(0.5, 0.5))
+    with pytest.raises(TypeError, match=r"others must be a list of sparsities, got 0\.5"):
+        AST(0.8, others=0.5)
     with pytest.raises(ValueError, match="sub-nets differ in density"):
         AST(0.5, others=(0.25,), structure="2:4")
     with pytest.raises(ValueError, match=r"update_every is 2, but 3 sub-nets train in turn"):

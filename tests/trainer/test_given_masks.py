@@ -9,6 +9,7 @@ from torch import nn
 
 from fanin.trainer import (
     GMP,
+    InitializationOptions,
     RigL,
     Sparsifier,
     SRigL,
@@ -145,3 +146,11 @@ def test_a_run_warns_where_it_cannot_keep_the_masks(small_config, tmp_path):
     start = {"training.initial_weights": str(tmp_path / "float"), "method.sparsity": 0.9}
     with pytest.warns(RuntimeWarning, match=r"are not kept, since they hold .* asks for"):
         train(override(small_config, start), tmp_path / "sparser", progress=False)
+
+
+@pytest.mark.parametrize(
+    ("mask", "kind"), [(torch.ones(20, 40), r"torch\.float32"), ([[True]], "list")]
+)
+def test_masks_that_are_no_bool_tensors_are_refused(mask, kind):
+    with pytest.raises(TypeError, match=rf"that of '0\.weight' is {kind}; .* weight != 0"):
+        InitializationOptions(mask={"0.weight": mask})

@@ -1,5 +1,6 @@
 """Weights that are loaded into the model after its Sparsifier was made."""
 
+import copy
 import warnings
 
 import pytest
@@ -76,7 +77,92 @@ def test_loading_a_checkpoint_of_a_sparse_training_needs_no_warning():
         one_step(*parts[1])
 
 
-@pytest.mark.parametrize("method", [SRSTE("1:4"), TopKAST(0.75, mask_every=50), AST(0.75)])
+DENSE_BEHIND_MASK = [SRSTE("1:4"), TopKAST(0.75, mask_every=50), AST(0.75)]
+
+
+def parts_of(method):
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    layers = LayerOptions(distribution="uniform", dense_in_budget=method.name != "sr-ste")
+    return (
+        model,
+        optimizer,
+        Sparsifier(model, optimizer, method=method, total_steps=400, layers=layers),
+    )
+
+
+def train_some(parts, seed):
+    torch.manual_seed(seed)
+    for _ in range(5):
+        one_step(*parts)
+
+
+def assert_equal_states(parts, others):
+    for name, tensor in parts[0].state_dict().items():
+        assert torch.equal(tensor, others[0].state_dict()[name]), name
+    layers, wanted = (each[2].state_dict()["layers"] for each in (parts, others))
+    for name, layer in layers.items():
+        for key in layer.keys() & {"mask", "dense", "trained"}:
+            assert torch.equal(layer[key], wanted[name][key]), (name, key)
+
+
+@pytest.mark.parametrize("method", DENSE_BEHIND_MASK)
+@pytest.mark.parametrize("masked", [True, False])
+def test_weights_loaded_for_an_evaluation_leave_the_dense_ones_behind_the_mask(method, masked):
+    plain, parts = parts_of(method), parts_of(method)
+    for each in (plain, parts):
+        train_some(each, 0)
+    model, _, sparsifier = parts
+    kept, average = copy.deepcopy(model.state_dict()), copy.deepcopy(model)
+    with torch.no_grad():
+        for parameter in average.parameters():
+            parameter += 0.5
+    if masked:
+        sparsifier.mask_(average)
+    model.load_state_dict(average.state_dict())
+    model.eval()
+    model(torch.randn(8, 40))
+    model.train()
+    model.load_state_dict(kept)
+    for each in (plain, parts):
+        train_some(each, 1)
+    assert_equal_states(plain, parts)
+
+
+@pytest.mark.parametrize("method", DENSE_BEHIND_MASK)
+def test_loading_some_weights_leaves_the_dense_ones_of_other_layers(method):
+    parts = parts_of(method)
+    train_some(parts, 0)
+    before = parts[2].state_dict()["layers"]["0.weight"]["dense"]
+    parts[0].load_state_dict({"2.weight": torch.randn(32, 64)}, strict=False)
+    after = parts[2].state_dict()["layers"]
+    assert torch.equal(after["0.weight"]["dense"], before)
+    assert torch.equal(after["2.weight"]["dense"], parts[0][2].weight)
+
+
+@pytest.mark.parametrize("method", [*DENSE_BEHIND_MASK, RigL(0.75)])
+def test_model_optimizer_and_sparsifier_resume_in_either_order(method):
+    plain = parts_of(method)
+    train_some(plain, 0)
+    saved = [copy.deepcopy(part.state_dict()) for part in plain]
+    train_some(plain, 1)
+    for order in ([0, 1, 2], [2, 1, 0]):
+        parts = parts_of(method)
+        for index in order:
+            parts[index].load_state_dict(copy.deepcopy(saved[index]))
+        train_some(parts, 1)
+        assert_equal_states(plain, parts)
+
+
+def test_weights_that_are_assigned_later_are_refused():
+    parts = parts_of(RigL(0.75))
+    one_step(*parts)
+    parts[0].load_state_dict(copy.deepcopy(parts[0].state_dict()), assign=True)
+    with pytest.raises(RuntimeError, match=r"'0\.weight' is another parameter.*assign=True"):
+        one_step(*parts)
+
+
+@pytest.mark.parametrize("method", DENSE_BEHIND_MASK)
 def test_loaded_weights_become_the_dense_ones_behind_the_mask(method):
     model = mlp()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.0)

@@ -74,7 +74,7 @@ def test_a_sparsifier_made_before_sharding_is_refused_in_the_first_step():
     optimizer, _ = attach(model)
     sharded(model)
     model(torch.randn(2, 40)).sum().backward()
-    with pytest.raises(RuntimeError, match=r"'0.weight' is another .* shard the model first"):
+    with pytest.raises(RuntimeError, match=r"'0.weight' is another .* load the model first"):
         optimizer.step()
 
 

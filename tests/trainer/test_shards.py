@@ -249,6 +249,7 @@ def scratch(path, at):
         (lambda path: path.unlink(), r"train-1\.tar does not exist; 1 of the 3 shards"),
         (lambda path: path.write_bytes(b""), "is damaged, or no uncompressed tar"),
         (lambda path: cut(path, 700), "is damaged.*unexpected end of data"),
+        (lambda path: cut(path, 4096), "is damaged.*ends at byte 4096, without the mark"),
         (lambda path: scratch(path, 1024 + 148), "is damaged.*no header at byte 1024"),
         (lambda path: path.write_bytes(np.random.default_rng(0).bytes(5000)), "is damaged"),
         (lambda path: write_tar(path, []), r"train-1\.tar holds no samples"),
@@ -263,6 +264,14 @@ def scratch(path, at):
         (
             lambda path: write_tar(path, [("a.png", image(1)), ("a.json", b'{"label": "cat"}')]),
             r"'a' has class 'cat', expected 0 to 2",
+        ),
+        (
+            lambda path: write_tar(path, [("a.png", image(1)), ("a.json", b'{"label": true}')]),
+            r"'a' has class True, expected 0 to 2",
+        ),
+        (
+            lambda path: write_tar(path, [("a.png", image(1)), ("a.json", b"[" * 100_000)]),
+            r"'a' has a \.json that cannot be read",
         ),
     ],
 )

@@ -130,7 +130,6 @@ def gradient_at_update(window, micro_batches=1, **options):
     """Averaged dense gradients that the first update sees, and the same by hand."""
     model = small_model().double()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    sparsifier = attach(model, optimizer, gradient_window=window, **options)
     seen = {}
 
     class Spy(SRigL):
@@ -138,7 +137,8 @@ def gradient_at_update(window, micro_batches=1, **options):
             seen[layer.weight] = layer.gradient.clone()
             return super().update(layer, change)
 
-    sparsifier.method = Spy(sparsity=0.8, gamma_sal=0.9)
+    method = Spy(sparsity=0.8, gamma_sal=0.9)
+    sparsifier = attach(model, optimizer, gradient_window=window, method=method, **options)
     by_hand = dict.fromkeys(model.parameters(), 0)
     for step in range(5):
         twin = copy.deepcopy(model)

@@ -211,8 +211,12 @@ def _members(path: Path) -> Iterator[tuple[str, tarfile.TarInfo, _Content]]:
                 end = tar.offset  # of the next header
                 if member.isreg() and not member.issparse():
                     yield member.name, member, content
-            # tarfile takes a damaged header for the end of the file.
-            if content.read(end, _BLOCK).strip(b"\0"):
+            # tarfile takes a damaged header, and a file that was cut off between two members, for
+            # the end; that is a block of zeros.
+            after = content.read(end, _BLOCK)
+            if len(after) < _BLOCK:
+                raise tarfile.ReadError(f"it ends at byte {end}, without the mark of the end")
+            if after.strip(b"\0"):
                 raise tarfile.ReadError(f"no header at byte {end}")
     except (tarfile.TarError, OSError, ValueError, RecursionError) as error:
         raise DataError(
@@ -235,7 +239,7 @@ def _complete(path: Path, sample: _Sample, classes: int) -> tuple[int, int, int]
     label = sample.label
     if label is None:
         _refuse(path, sample.key, 'has no class: neither .cls nor a .json with "label"')
-    if not isinstance(label, int) or not 0 <= label < classes:
+    if type(label) is not int or not 0 <= label < classes:  # true is no class
         _refuse(path, sample.key, f"has class {label!r}, expected 0 to {classes - 1}")
     return *sample.image, label
 

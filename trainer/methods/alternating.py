@@ -1,6 +1,6 @@
 """AST (Yang et al., NeurIPS 2022): sub-nets of several sparsities that train in turn."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -57,9 +57,13 @@ class AST(SparseMethod):
                 f"sub-nets differ in density, and structure {self.structure!r} has only one"
             )
         super().__post_init__()
+        if not isinstance(self.others, Iterable):
+            raise TypeError(f"others must be a list of sparsities, got {self.others!r}")
         object.__setattr__(self, "others", tuple(self.others))
         for other in self.others:
             check_sparsity(other)
+        if len(set(self.others)) < len(self.others):
+            raise ValueError(f"others must name each sparsity once, got {list(self.others)}")
         if not self.others or max(self.others) >= self.sparsity:
             raise ValueError(
                 f"others must be sparsities of denser sub-nets, at least one and each below "
