@@ -1,5 +1,5 @@
 # FANIN_PORTABLE: for distribution. libstdc++ is linked statically, and of glibc only what old releases
-# have is used (2.25), whichever the compiler's is; tools/wheels/libraries.py checks
+# have is used (2.18), whichever the compiler's is; tools/wheels/libraries.py checks
 # it. Paths of this machine stay out of the files.
 option(FANIN_PORTABLE "Link for older Linux distributions than this one" OFF)
 
@@ -43,11 +43,13 @@ function(fanin_write_old_glibc file)
     string(REPLACE "NAME" "${name}" text "${text}")
   endforeach()
   # __libc_single_threaded is of 2.32: libstdc++ counts references without atomic operations while it
-  # is true. arc4random is of 2.36: libstdc++ links it for std::random_device, which is not used here.
+  # is true. arc4random is of 2.36, getentropy of 2.25: libstdc++ links the one for
+  # std::random_device, which is not used here; the linker drops a section that nothing reaches.
   string(APPEND text "#include <cstdlib>\n#include <unistd.h>\n"
                      "#define HIDDEN __attribute__((visibility(\"hidden\")))\n"
                      "extern \"C\" {\nHIDDEN char __libc_single_threaded = 0;\n"
-                     "HIDDEN unsigned __wrap_arc4random() {\n  unsigned bits = 0;\n"
+                     "HIDDEN __attribute__((section(\".text.__wrap_arc4random\")))\n"
+                     "unsigned __wrap_arc4random() {\n  unsigned bits = 0;\n"
                      "  if (getentropy(&bits, sizeof bits) != 0) std::abort();\n  return bits;\n}\n"
                      "HIDDEN int __wrap___cxa_atexit() { return 0; }\n}\n")
   file(CONFIGURE OUTPUT ${file} CONTENT "${text}" @ONLY)
@@ -77,7 +79,8 @@ function(fanin_portable target)
   endif()
   target_link_options(${target} PRIVATE -Wl,--gc-sections -Wl,--strip-all -Wl,--build-id=none)
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    target_link_options(${target} PRIVATE -static-libstdc++)
+    # Hidden, so that no other library binds to this copy, and the linker drops what is not used.
+    target_link_options(${target} PRIVATE -static-libstdc++ -Wl,--exclude-libs,libstdc++.a)
   endif()
   if(FANIN_MUSL)
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")

@@ -55,6 +55,8 @@ def test_a_library_that_needs_more_than_its_tag_promises_is_found(tmp_path):
     assert too_low.endswith(f"libfanin_ort_ops.so needs glibc {newest[0]}.{newest[1]}")
     high = libraries.check_wheel(wheel(tmp_path, "manylinux_2_99_x86_64"))
     assert [p for p in high if "libstdc++" not in p] == []
+    above = libraries.check_wheel(wheel(tmp_path, "manylinux_2_99_x86_64"), limit=(2, 5))
+    assert set(above) - set(high) == {too_low.replace("_2_5_", "_2_99_")}
 
 
 def test_a_wheel_without_a_library_or_platform_is_refused(tmp_path):

@@ -36,11 +36,21 @@ def newest_glibc(library: Path) -> tuple[int, int]:
     return max(((int(major), int(minor)) for major, minor in found), default=(0, 0))
 
 
-def problems_of(library: Path, tag: str) -> Iterator[str]:
-    """Say what a library needs or lacks against the promise of its wheel's platform tag."""
+def problems_of(library: Path, tag: str, limit: tuple[int, int] = (99, 0)) -> Iterator[str]:
+    """Say what a library needs or lacks against the promise of its wheel's platform tag.
+
+    Args:
+        library: the file.
+        tag: the platform tag of its wheel.
+        limit: a glibc release that is enough, whatever newer one the tag asks for.
+
+    Yields:
+        One line per problem.
+
+    """
     floor = floor_of(tag)
     newest = newest_glibc(library)
-    if floor and newest > floor:
+    if floor and newest > min(floor, limit):
         yield f"needs glibc {newest[0]}.{newest[1]}"
     dynamic = _readelf("--dynamic", library)
     for name in re.findall(r"\(NEEDED\).*\[(.*?)\]", dynamic):
@@ -60,8 +70,8 @@ def problems_of(library: Path, tag: str) -> Iterator[str]:
         yield "has no stack protector"
 
 
-def check_wheel(wheel: Path) -> list[str]:
-    """Check each library of a wheel; returns one line per problem."""
+def check_wheel(wheel: Path, limit: tuple[int, int] = (99, 0)) -> list[str]:
+    """Check each library of a wheel, as `problems_of` does; returns one line per problem."""
     tag = wheel.stem.split("-")[-1]
     if tag == "any":
         return [f"{wheel.name}: is built for no platform"]
@@ -70,7 +80,8 @@ def check_wheel(wheel: Path) -> list[str]:
         names = [name for name in archive.namelist() if name.endswith(".so")]
         for name in names:
             path = Path(archive.extract(name, folder))
-            problems += [f"{wheel.name}: {name} {problem}" for problem in problems_of(path, tag)]
+            found = problems_of(path, tag, limit)
+            problems += [f"{wheel.name}: {name} {problem}" for problem in found]
     return problems or ([] if names else [f"{wheel.name}: holds no library"])
 
 
