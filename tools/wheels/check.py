@@ -6,8 +6,8 @@
 --python: a new virtual environment of an installed Python (default: each of 3.11 to 3.15 found; t:
 free-threaded). --root: the root file system of another distribution with Pythons of its own,
 entered with chroot (as root). --emulated: that of an Arm64 distribution, whose Python qemu-user
-runs. debootstrap makes both. --musl: a Python that is built for musl; without onnxruntime, which
-has no wheel for it.
+runs. debootstrap makes both. --musl: a Python that is built for musl 1.2.4 or newer, which NumPy's
+wheels need; without onnxruntime, which has no wheel for it.
 Exits with 1 if an environment fails; a platform that is not here is named, not passed over.
 """
 
@@ -31,6 +31,8 @@ PYTHONS = (*PYTHONS_OF_WHEELS, "3.15")
 ARM = ("manylinux_2_27_aarch64", "manylinux_2_28_aarch64", "manylinux2014_aarch64")
 # Later ones crash at import under qemu 7.2 (tools/aarch64_ort.sh).
 EMULATED_ONNXRUNTIME = "onnxruntime==1.23.2"
+# Older ones, which Python brings, take wheels of the stable ABI for free-threaded Python too.
+DOWNLOADER = "pip>=24.1"
 NUMPY_MODEL = """
 import sys
 from pathlib import Path
@@ -62,7 +64,8 @@ def run(*command: object, **changed: str) -> str:
         check=False,
     )
     if done.returncode:
-        raise RuntimeError(f"{' '.join(map(str, command))}\n{done.stdout}{done.stderr}")
+        called = " ".join(map(str, command))
+        raise RuntimeError(f"{called}: status {done.returncode}\n{done.stdout}{done.stderr}")
     return done.stdout
 
 
@@ -140,10 +143,10 @@ def download(folder: Path, version: str, platforms: Sequence[str], dist: Path) -
     """Download fanin's and onnxruntime's wheels for another system."""
     tags = [part for tag in platforms for part in ("--platform", tag)]
     abi = f"cp{version.replace('.', '')}"
-    run(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-        "--only-binary=:all:", "--python-version", version.removesuffix("t"), "--implementation",
-        "cp", "--abi", abi, "--abi", "none", *tags, "--dest", folder,
-        "--find-links", dist, "fanin", "onnxruntime")  # fmt: skip
+    run(uv(), "tool", "run", "--quiet", DOWNLOADER, "download", "--quiet", "--only-binary=:all:",
+        "--python-version", version.removesuffix("t"), "--implementation", "cp", "--abi", abi,
+        "--abi", "none", *tags, "--dest", folder, "--find-links", dist, "fanin",
+        "onnxruntime")  # fmt: skip
 
 
 def main() -> int:

@@ -23,7 +23,7 @@ from fanin.deploy.doctor import run_checks
 from fanin.ort_ops.format.condensed import CondensedWeight
 
 # Checks of the doctor that pass without onnxruntime.
-KERNEL_CHECKS = {"instruction sets", "kernels", "convolutions", "8-bit kernels"}
+KERNEL_CHECKS = {"op library", "instruction sets", "kernels", "convolutions", "8-bit kernels"}
 THREADS = 8
 
 
