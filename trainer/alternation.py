@@ -174,6 +174,34 @@ class Alternation:
             "previous": {name: gradient.clone() for name, gradient in self._previous.items()},
         }
 
+    def check_state(self, state: object) -> None:
+        """Validate what ``load_state_dict`` is to restore.
+
+        Raises:
+            ValueError: it is damaged or belongs to another model.
+
+        """
+        damaged = "sparsifier state is damaged: it lacks the other sub-nets"
+        if not isinstance(state, Mapping):
+            raise ValueError(damaged)  # damaged states are ValueErrors
+        sparsest = {name: layer.mask.shape for name, layer in self.subnets[-1].items()}
+        try:
+            found = [
+                {name: (one["budget"], one["mask"].shape) for name, one in subnet.items()}
+                for subnet in state["subnets"]
+            ]
+            statistics = [[buffer.shape for buffer in kept] for kept in state["statistics"]]
+            strangers = {n: g for n, g in state["previous"].items() if sparsest.get(n) != g.shape}
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(damaged) from error
+        expected = [
+            {name: (layer.budget, layer.mask.shape) for name, layer in subnet.items()}
+            for subnet in self.subnets[:-1]
+        ]
+        kept = [[buffer.shape for buffer in kept] for kept in self._statistics[:-1]]
+        if found != expected or statistics != kept or strangers:
+            raise ValueError("sparsifier state does not fit the model: its sub-nets are others")
+
     @torch.no_grad()
     def load_state_dict(self, state: AlternationState, step: int) -> None:
         """Restore what ``state_dict`` returned, after the layers of the sparsest sub-net."""
@@ -246,33 +274,6 @@ def in_turns(schedule: ScheduleOptions, turns: int) -> ScheduleOptions:
         )
     window = min(schedule.gradient_window * turns, schedule.update_every)
     return replace(schedule, gradient_window=window)
-
-
-def check_alternation(state: object, subnets: Sequence[Layers]) -> None:
-    """Validate the part of a saved state that only AST has.
-
-    Raises:
-        ValueError: it is damaged or belongs to another model.
-
-    """
-    damaged = "sparsifier state is damaged: it lacks the other sub-nets"
-    if not isinstance(state, Mapping):
-        raise ValueError(damaged)  # damaged states are ValueErrors
-    try:
-        found = [
-            {name: (one["budget"], one["mask"].shape) for name, one in subnet.items()}
-            for subnet in state["subnets"]
-        ]
-        kept = len(state["statistics"])
-        strangers = state["previous"].keys() - subnets[-1].keys()
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(damaged) from error
-    expected = [
-        {name: (layer.budget, layer.mask.shape) for name, layer in subnet.items()}
-        for subnet in subnets[:-1]
-    ]
-    if found != expected or kept != len(expected) or strangers:
-        raise ValueError("sparsifier state does not fit the model: its sub-nets are others")
 
 
 def _twin(layer: SparseLayer, density: float) -> SparseLayer:

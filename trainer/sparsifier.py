@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .._base.distributions import Distribution
-from .alternation import Alternation, check_alternation, check_whole, in_turns
+from .alternation import Alternation, check_whole, in_turns
 from .initial_layers import initial_layers
 from .initialization import InitializationOptions
 from .layer_choice import LayerOptions, all_dense, choose_layers
@@ -296,7 +296,8 @@ class Sparsifier:
         process must call this then.
 
         Raises:
-            RuntimeError: ``synchronize()`` was not called and gradients would be lost.
+            RuntimeError: ``synchronize()`` was not called and gradients would be lost, or the model
+                is another sub-net for now (``subnet``).
 
         """
         if self._processes.count > 1 and not self._cycle.synchronized:
@@ -328,12 +329,13 @@ class Sparsifier:
         Raises:
             ValueError: the state is damaged or belongs to another model, method or schedule;
                 nothing is changed then.
+            RuntimeError: the model is another sub-net for now (``subnet``).
 
         """
         state, method, settings = fitting_state(state, self.method, self._settings, self._layers)
         if self._alternation is not None:
             self._alternation.check_shown()
-            check_alternation(state.get("alternation"), self._alternation.subnets)
+            self._alternation.check_state(state.get("alternation"))
         self._cycle.method, self._settings = method, settings
         self._cycle.step_count, self._cycle.stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():

@@ -350,9 +350,14 @@ def test_a_damaged_state_is_refused():
     bad = {key: value for key, value in good.items() if key != "alternation"}
     with pytest.raises(ValueError, match="lacks the other sub-nets"):
         sparsifier.load_state_dict(bad)
-    bad = {**good, "alternation": {**good["alternation"], "subnets": []}}
-    with pytest.raises(ValueError, match="its sub-nets are others"):
-        sparsifier.load_state_dict(bad)
+    for damage in (
+        {"subnets": []},
+        {"statistics": [[torch.zeros(64)]]},
+        {"previous": {"0.weight": torch.zeros(64, 23)}},
+    ):
+        bad = {**good, "alternation": good["alternation"] | damage}
+        with pytest.raises(ValueError, match="its sub-nets are others"):
+            sparsifier.load_state_dict(bad)
 
 
 def test_the_run_of_a_recipe_holds_the_sparsest_sub_net(small_config, tmp_path):
