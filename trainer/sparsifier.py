@@ -236,6 +236,9 @@ class Sparsifier:
     def subnet(self, sparsity: float) -> Iterator[dict[str, Tensor]]:
         """Let the model be another sub-net of ``AST``, to evaluate, save or export it.
 
+        With several processes, the batch statistics are those that this process has counted; take
+        those of rank 0.
+
         Args:
             sparsity: the method's ``sparsity`` or one of its ``others``.
 
