@@ -43,6 +43,9 @@ if(NOT FANIN_SANITIZE)
   add_compile_options("$<${optimized_cxx}:-U_FORTIFY_SOURCE;-D_FORTIFY_SOURCE=${level}>")
 endif()
 
+if(WIN32 OR APPLE)
+  return()  # these are flags of ELF's linkers, which others may accept without a word
+endif()
 foreach(flag -Wl,-z,relro -Wl,-z,now -Wl,-z,noexecstack)
   string(MAKE_C_IDENTIFIER "FANIN_HAS${flag}" has)
   check_linker_flag(CXX ${flag} ${has})

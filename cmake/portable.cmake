@@ -1,5 +1,5 @@
 # FANIN_PORTABLE: for distribution. libstdc++ is linked statically, and of glibc only what old releases
-# have is used (2.18; the binding 2.25), whichever the compiler's is; tools/wheels/libraries.py checks
+# have is used (2.25), whichever the compiler's is; tools/wheels/libraries.py checks
 # it. Paths of this machine stay out of the files.
 option(FANIN_PORTABLE "Link for older Linux distributions than this one" OFF)
 

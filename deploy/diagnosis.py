@@ -6,6 +6,7 @@ file's nodes, opset imports and external tensors do not change.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -91,7 +92,9 @@ def _file_hint(model: Path) -> str:
 
 def _missing_external_data(model: Path, content: ModelFile) -> SessionError | None:
     folder = model.absolute().parent
-    missing = [tensor for tensor in content.external if not (folder / tensor.location).exists()]
+    missing = [
+        tensor for tensor in content.external if not os.path.exists(folder / tensor.location)
+    ]
     if not missing:
         return None
     files = sorted({tensor.location for tensor in missing})

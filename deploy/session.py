@@ -147,7 +147,7 @@ def _existing_file(path: str | os.PathLike[str]) -> Path:
         mode = 0
     if stat.S_ISDIR(mode):
         remedy = "Pass the .onnx file itself."
-        if (model / "config.toml").exists():
+        if os.path.exists(model / "config.toml"):
             remedy = f"This is a run folder: run fanin export {path} -o model.onnx."
         raise SessionError("this is a folder, not a model file", remedy, model=model)
     if not mode:
@@ -220,8 +220,8 @@ def _check_output_paths(options: Any) -> None:
         if not value:
             continue
         folder = Path(value).absolute().parent
-        if not folder.is_dir() or not os.access(folder, os.W_OK):
-            state = "is not writable" if folder.is_dir() else "does not exist"
+        if not os.path.isdir(folder) or not os.access(folder, os.W_OK):
+            state = "is not writable" if os.path.isdir(folder) else "does not exist"
             raise SessionError(
                 f"options.{name} is {value!r}, but the folder {folder} {state}",
                 "Choose a file in a folder that this user may write to.",

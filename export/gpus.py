@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
@@ -172,7 +173,7 @@ def find_gpu(
         return known[name.lower()], ""
     calibration = user_calibration_path()
     path = None if calibration is None else gpu_table_path(calibration)
-    if path is not None and path.is_file():
+    if path is not None and os.path.isfile(path):
         return load_gpu(path), ""
     for position, device in enumerate(devices):
         words = set(device.lower().replace("-", " ").split())

@@ -157,7 +157,7 @@ def convert(
     require_precision(precision, values_dtype)
     values_dtype = values_for(compute, values_dtype, precision, portable=portable, device=device)
     chooser = Chooser.of(policy, batch, portable, threads, device, precision, dims)
-    if target.exists() and source.exists() and target.samefile(source):
+    if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
     with (
         custom_libraries(custom_op_libraries),

@@ -82,7 +82,7 @@ def prune(
     if isinstance(dense_layers, str):
         raise TypeError(f"dense_layers must be a list of layer names; write [{dense_layers!r}]")
     require_range("external_data_threshold", external_data_threshold, 0, MAX_INLINE_BYTES)
-    if target.exists() and source.exists() and target.samefile(source):
+    if os.path.exists(target) and os.path.exists(source) and target.samefile(source):
         raise ValueError(f"{onnx_out} is the model itself; give the result another name")
     with staging_folder(target) as scratch:
         model, notes = load_source(source)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -28,7 +29,7 @@ def read_proto(path: Path, *, weights: bool = False) -> onnx.ModelProto:
 
     """
     refuse_address(path)
-    if not path.is_file():
+    if not os.path.isfile(path):
         raise FileNotFoundError(f"{path} does not exist or is not a file")
     try:
         read_checked(path)

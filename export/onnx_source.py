@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import onnx
@@ -192,7 +193,8 @@ def _require_data(path: Path, model: ir.Model) -> None:
             if not isinstance(tensor, ir.ExternalTensor):
                 continue
             data = Path(tensor.path)
-            if not data.is_file() or data.stat().st_size < (tensor.offset or 0) + tensor.nbytes:
+            end = (tensor.offset or 0) + tensor.nbytes
+            if not os.path.isfile(data) or data.stat().st_size < end:
                 raise ExportError(
                     f"{path}: the data file {tensor.location} is missing or too short for "
                     f"{value.name}; copy it beside the model"

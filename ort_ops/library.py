@@ -5,7 +5,9 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-_LIBRARY = "libfanin_ort_ops.so"
+_LIBRARY = {"win32": "fanin_ort_ops.dll", "darwin": "libfanin_ort_ops.dylib"}.get(
+    sys.platform, "libfanin_ort_ops.so"
+)
 CUDA_LIBRARY = "libfanin_ort_ops_cuda.so"
 
 

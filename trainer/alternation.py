@@ -25,6 +25,7 @@ from .sparse_layer import LayerState, SparseLayer
 from .straight_through import take_weight
 
 Layers = Mapping[str, SparseLayer]
+_DAMAGED = "sparsifier state is damaged: it lacks the other sub-nets"
 
 
 class AlternationState(TypedDict):
@@ -174,32 +175,35 @@ class Alternation:
             "previous": {name: gradient.clone() for name, gradient in self._previous.items()},
         }
 
-    def check_state(self, state: object) -> None:
+    def check(self, state: object) -> None:
         """Validate what ``load_state_dict`` is to restore.
 
         Raises:
             ValueError: it is damaged or belongs to another model.
 
         """
-        damaged = "sparsifier state is damaged: it lacks the other sub-nets"
         if not isinstance(state, Mapping):
-            raise ValueError(damaged)  # damaged states are ValueErrors
-        sparsest = {name: layer.mask.shape for name, layer in self.subnets[-1].items()}
+            raise ValueError(_DAMAGED)  # damaged states are ValueErrors
+        known = {name: layer.mask.shape for name, layer in self.subnets[-1].items()}
         try:
             found = [
                 {name: (one["budget"], one["mask"].shape) for name, one in subnet.items()}
                 for subnet in state["subnets"]
             ]
-            statistics = [[buffer.shape for buffer in kept] for kept in state["statistics"]]
-            strangers = {n: g for n, g in state["previous"].items() if sparsest.get(n) != g.shape}
+            masks = [one[key] for subnet in state["subnets"] for one in subnet.values()
+                     for key in ("mask", "explored")]  # fmt: skip
+            statistics = [[value.shape for value in kept] for kept in state["statistics"]]
+            strangers = {n: g for n, g in state["previous"].items() if known.get(n) != g.shape}
         except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(damaged) from error
+            raise ValueError(_DAMAGED) from error
+        if any(mask.dtype != torch.bool for mask in masks):
+            raise ValueError("sparsifier state is damaged: a mask of a sub-net is not bool")
         expected = [
             {name: (layer.budget, layer.mask.shape) for name, layer in subnet.items()}
             for subnet in self.subnets[:-1]
         ]
-        kept = [[buffer.shape for buffer in kept] for kept in self._statistics[:-1]]
-        if found != expected or statistics != kept or strangers:
+        shapes = [[buffer.shape for buffer in self._buffers]] * len(expected)
+        if found != expected or statistics != shapes or strangers:
             raise ValueError("sparsifier state does not fit the model: its sub-nets are others")
 
     @torch.no_grad()

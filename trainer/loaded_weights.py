@@ -22,7 +22,7 @@ class LoadedWeights:
     very model are. Other methods mask what was loaded, and say so if that changes it.
 
     Args:
-        layers: the sparse layers by parameter name.
+        layers: the sparse layers of a model by parameter name.
         processes: the data-parallel processes.
 
     Attributes:

@@ -99,7 +99,7 @@ def load_run(path: str | os.PathLike[str]) -> Run:
     refuse_address(path)
     folder = Path(path)
     config = read_config(folder)
-    if not (folder / WEIGHTS).is_file():
+    if not os.path.isfile(folder / WEIGHTS):
         raise RunFolderError(
             f"run {folder} is unfinished: it has no {WEIGHTS}. Finish it with "
             f"`fanin train --resume --out {folder}`"
@@ -134,7 +134,7 @@ def read_config(folder: Path) -> TrainConfig:
         RunFolderError: there is none, or it is wrong.
 
     """
-    if not folder.is_dir():
+    if not os.path.isdir(folder):
         raise RunFolderError(f"there is no run folder {folder}; check the path")
     try:
         return parse_config(read_text(folder / CONFIG), str(folder / CONFIG))
@@ -162,7 +162,7 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
     """
     if resume:
         _check_resumable(folder, config)
-    elif folder.is_dir() and any(not is_scratch(p.name) for p in folder.iterdir()):
+    elif os.path.isdir(folder) and any(not is_scratch(p.name) for p in folder.iterdir()):
         raise RunFolderError(
             f"{folder} exists and is not empty. Continue its run with --resume, or choose another "
             "output folder"
@@ -186,7 +186,7 @@ def open_run(folder: Path, config: TrainConfig, *, resume: bool) -> Iterator[Non
 
 def is_finished(folder: Path) -> bool:
     """Return whether a run is complete."""
-    return (folder / WEIGHTS).is_file()
+    return os.path.isfile(folder / WEIGHTS)
 
 
 def write_config(folder: Path, config: TrainConfig) -> None:

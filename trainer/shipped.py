@@ -28,7 +28,7 @@ def find_file(kind: str, name_or_path: str | os.PathLike[str], folder: Path) -> 
     """
     refuse_address(name_or_path)
     path, name = Path(name_or_path), str(name_or_path)
-    if path.suffix == ".toml" or path.is_file():
+    if path.suffix == ".toml" or os.path.isfile(path):
         return path
     names = shipped_names(folder)
     if name not in names:

@@ -338,7 +338,7 @@ class Sparsifier:
         state, method, settings = fitting_state(state, self.method, self._settings, self._layers)
         if self._alternation is not None:
             self._alternation.check_shown()
-            self._alternation.check_state(state.get("alternation"))
+            self._alternation.check(state.get("alternation"))
         self._cycle.method, self._settings = method, settings
         self._cycle.step_count, self._cycle.stepped = state["step"], state["update_pending"]
         for name, layer in self._layers.items():

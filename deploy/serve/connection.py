@@ -155,6 +155,13 @@ class _Connection(HttpToolsProtocol):
             self._parse(memoryview(data)[at:end])
             at = end
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Keep open for the answer what the client has half-closed after its request."""
+        if self._draining or not self._awaits_response():
+            return False  # closes
+        self._close_after_response()
+        return True
+
     def _awaits_response(self) -> bool:
         """Return whether a request has been received in full but not answered."""
         return self._complete and not self.cycle.response_complete

@@ -117,6 +117,8 @@ class Repository:
                 f"{subject} does not load: {failure} ({state})",
                 400 if failure.delay is None else 503,
             )
+        if not entry.serving and not entry.wanted:
+            raise RequestError(f"'{name}' was unloaded by another request; try again", 409)
         if not entry.serving:
             raise RequestError(str(entry.why_nothing_serves()), 400)
 

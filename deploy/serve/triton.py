@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -88,7 +89,7 @@ def write_triton_model(settings: TritonSettings) -> Path:
     model = settings.source.path
     target = settings.folder / str(settings.version)
     refuse_address(settings.repository)
-    if target.exists():
+    if os.path.exists(target):
         raise SettingsError(f"{target} already exists: choose another --model-version")
     signature = read_signature(open_session(model, threads=1), model)
     library = ort_ops.get_library_path()

@@ -1,11 +1,11 @@
 #include "model.h"
 
-#include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "onnxruntime_abi.h"
+#include "platform.h"
 
 enum { API_VERSION = 17, MAX_THREADS = 1024 };
 
@@ -33,12 +33,13 @@ static int failed(const OrtApi* api, OrtStatus* status, char* message) {
 
 static int load_runtime(const char* path, const OrtApi** api, char* message) {
   // Never closed: the runtime's threads live until the process ends.
-  void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+  void* library = load_library(path);
   if (!library) {
-    snprintf(message, MODEL_MESSAGE_SIZE, "cannot load ONNX Runtime: %s", dlerror());
+    snprintf(message, MODEL_MESSAGE_SIZE, "cannot load ONNX Runtime: %s", load_problem());
     return 1;
   }
-  const OrtApiBase* (*entry)(void) = (const OrtApiBase* (*)(void))dlsym(library, "OrtGetApiBase");
+  const OrtApiBase* (*entry)(void) =
+      (const OrtApiBase* (*)(void))library_symbol(library, "OrtGetApiBase");
   if (!entry) {
     snprintf(message, MODEL_MESSAGE_SIZE, "%s is not ONNX Runtime: no OrtGetApiBase", path);
     return 1;
@@ -54,8 +55,11 @@ static int create_session(Model* model, const OrtSessionOptions* options, const 
                           char* message) {
   const OrtApi* api = model->api;
   size_t inputs = 0, outputs = 0;
+  ORTCHAR_T room[MAX_PATH_CHARS];
   if (failed(api, api->CreateEnv(ORT_LOGGING_LEVEL_WARNING, "model", &model->env), message) ||
-      failed(api, api->CreateSession(model->env, path, options, &model->session), message) ||
+      failed(api,
+             api->CreateSession(model->env, runtime_path(path, &room), options, &model->session),
+             message) ||
       failed(api, api->SessionGetInputCount(model->session, &inputs), message) ||
       failed(api, api->SessionGetOutputCount(model->session, &outputs), message))
     return 1;
@@ -84,12 +88,14 @@ int model_open(const char* runtime, const char* ops, const char* path, int threa
   char count[12];
   snprintf(count, sizeof count, "%d", threads);
   OrtSessionOptions* options = NULL;
+  ORTCHAR_T room[MAX_PATH_CHARS];
   // The ops read their number of threads when they are registered, so it is set before.
-  int status = failed(api, api->CreateSessionOptions(&options), message) ||
-               failed(api, api->SetIntraOpNumThreads(options, threads), message) ||
-               failed(api, api->AddSessionConfigEntry(options, "fanin.threads", count), message) ||
-               failed(api, api->RegisterCustomOpsLibrary_V2(options, ops), message) ||
-               create_session(opened, options, path, message);
+  int status =
+      failed(api, api->CreateSessionOptions(&options), message) ||
+      failed(api, api->SetIntraOpNumThreads(options, threads), message) ||
+      failed(api, api->AddSessionConfigEntry(options, "fanin.threads", count), message) ||
+      failed(api, api->RegisterCustomOpsLibrary_V2(options, runtime_path(ops, &room)), message) ||
+      create_session(opened, options, path, message);
   if (options) api->ReleaseSessionOptions(options);
   if (status) {
     model_close(opened);

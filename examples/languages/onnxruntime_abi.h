@@ -11,6 +11,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#ifdef _WIN32
+#define ORTCHAR_T wchar_t
+#else
+#define ORTCHAR_T char
+#endif
+
 typedef struct OrtEnv OrtEnv;
 typedef struct OrtStatus OrtStatus;
 typedef struct OrtSession OrtSession;
@@ -32,7 +38,7 @@ typedef struct OrtApi {
   const char* (*GetErrorMessage)(const OrtStatus*);  // 2
   OrtStatus* (*CreateEnv)(OrtLoggingLevel, const char* name, OrtEnv**);
   void* unused_4[3];
-  OrtStatus* (*CreateSession)(const OrtEnv*, const char* path, const OrtSessionOptions*,
+  OrtStatus* (*CreateSession)(const OrtEnv*, const ORTCHAR_T* path, const OrtSessionOptions*,
                               OrtSession**);  // 7
   void* unused_8[1];
   OrtStatus* (*Run)(OrtSession*, const OrtRunOptions*, const char* const* input_names,
@@ -78,7 +84,7 @@ typedef struct OrtApi {
   OrtStatus* (*AddSessionConfigEntry)(OrtSessionOptions*, const char* key,
                                       const char* value);  // 130
   void* unused_131[97];
-  OrtStatus* (*RegisterCustomOpsLibrary_V2)(OrtSessionOptions*, const char* path);  // 228
+  OrtStatus* (*RegisterCustomOpsLibrary_V2)(OrtSessionOptions*, const ORTCHAR_T* path);  // 228
 } OrtApi;
 
 typedef struct OrtApiBase {

@@ -377,6 +377,40 @@ def test_each_phase_has_its_own_deadline_though_one_timer_serves_all():
     asyncio.run(run())
 
 
+def test_a_client_that_half_closes_after_its_request_gets_the_answer():
+    async def run():
+        client = Client()
+        client.answering.clear()
+        await client.send(b"POST /a HTTP/1.1\r\nContent-Length: 2\r\n\r\nab")
+        assert client.protocol.eof_received()
+        assert not client.transport.closing
+        client.answering.set()
+        await settle()
+        assert client.answers[0][:3] == ["POST", "/a", "ab"]
+        assert b"connection: close" in client.transport.written
+        assert client.transport.closing
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"",
+        b"GET /a HT",
+        b"POST /a HTTP/1.1\r\nContent-Length: 2\r\n\r\na",
+        b"GET /a HTTP/1.1\r\n\r\n",
+    ],
+)
+def test_a_client_that_half_closes_without_a_pending_request_is_closed(sent):
+    async def run():
+        client = Client()
+        await client.send(sent)
+        assert not client.protocol.eof_received()
+
+    asyncio.run(run())
+
+
 def test_an_answer_has_the_date_at_which_it_begins(monkeypatch):
     """It may come long after its request, also while the server stops."""
 

@@ -11,7 +11,6 @@ from ._serving import gain_model, requires_serving, save, slow_model, wide_model
 
 requires_serving()
 grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[grpc]'")
-triton = pytest.importorskip("tritonclient.grpc", reason="needs tritonclient")
 
 from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError  # noqa: E402
 from fanin.deploy.serve.grpc_api import server as grpc_server  # noqa: E402

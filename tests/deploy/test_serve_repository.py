@@ -350,6 +350,22 @@ def test_unloading_frees_and_loading_brings_back(versions):
     found.close()
 
 
+def test_a_load_that_another_request_undoes_says_so(versions, monkeypatch):
+    found = repository(versions)
+    entry = found._entries["m"]
+    refresh = entry.refresh
+
+    def unloaded_first(**options):
+        entry.wanted = False
+        refresh(**options)
+
+    monkeypatch.setattr(entry, "refresh", unloaded_first)
+    with pytest.raises(RequestError, match="'m' was unloaded by another request") as caught:
+        found.load("m")
+    assert caught.value.status == 409
+    found.close()
+
+
 def test_names_of_requests_are_never_paths(versions):
     found = repository(versions)
     for name in ("../m", "m/1", str(versions), "", "x" * 500):

@@ -39,6 +39,9 @@ def documented() -> set[int]:
         (["prune", "absent.onnx", "-o", "out.onnx", "--sparsity", "0.9"], 1),
         (["doctor", "absent.onnx"], 1),
         (["inspect"], 2),
+        (["inspect", ""], 2),
+        (["export", "absent.onnx", "-o", ""], 2),
+        (["demo", "--out="], 2),
         (["inspect", "absent.onnx", "--fast"], 2),
         (["inspect", "absent.onnx", "--dim", "sequence"], 2),
         (["inspect", "absent.onnx", "--dim", "n=3", "--dim", "n=5"], 2),
@@ -54,6 +57,45 @@ def test_statuses(arguments, status, tmp_path, monkeypatch):
         assert result.stdout == ""
         assert len(result.stderr.splitlines()) == 1
     assert not list(tmp_path.iterdir())
+
+
+LONG = "x" * 300
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["inspect", LONG],
+        ["export", LONG, "-o", "o.onnx"],
+        ["quantize", LONG, "-o", "o.onnx"],
+        ["prune", LONG, "-o", "o.onnx", "--sparsity", "0.9"],
+        ["train", LONG, "-o", "run"],
+        ["export", "absent.onnx", "-o", LONG],
+        ["calibrate", "-o", LONG],
+        ["demo", "-o", LONG],
+        ["demo", "-o", "a/" * 2000],
+    ],
+    ids=lambda arguments: " ".join(arguments)[:20],
+)
+def test_a_name_that_no_file_can_have_is_one_sentence(arguments, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, arguments)
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert re.match(r"fanin: .*\n\Z", result.stderr)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("folder", [".", "/", ".."])
+@pytest.mark.parametrize(
+    "command",
+    [["export", "absent.onnx"], ["calibrate"], ["calibrate", "--device", "cuda"]],
+    ids=" ".join,
+)
+def test_a_folder_in_the_place_of_an_output_file_is_named(command, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = runner.invoke(app, [*command, "-o", folder])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert result.stderr == f"fanin: {folder} is a folder; name a file in it\n"
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no full device")

@@ -79,6 +79,17 @@ def test_every_wheel_is_built_for_a_platform_and_without_python_where_its_tag_sa
         assert recipe.platform.startswith(("manylinux_", "musllinux_"))
 
 
+def test_free_threaded_pythons_are_told_from_the_others(tmp_path, monkeypatch):
+    build = tool("wheels/build")
+    for version in ("3.13.0t", "3.13.1"):
+        python = tmp_path / "versions" / version / "bin" / "python3"
+        python.parent.mkdir(parents=True)
+        python.touch()
+    monkeypatch.setenv("PYENV_ROOT", str(tmp_path))
+    assert build.find_python("3.13") == str(tmp_path / "versions/3.13.1/bin/python3")
+    assert build.find_python("3.13t") == str(tmp_path / "versions/3.13.0t/bin/python3")
+
+
 def test_versions_and_changelog_agree():
     check = tool("release_check")
     assert list(check.problems(ROOT, None)) == []

@@ -5,8 +5,6 @@ kernel_check (ort_ops/csrc/tests) compares every kernel that a CPU supports with
 
 import itertools
 import os
-import shutil
-import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +17,8 @@ from fanin.export.onnx_op import condensed_layer_model
 from fanin.ort_ops.format.condensed import CondensedWeight
 from fanin.ort_ops.reference import condensed_gemm
 
+from ._cross_builds import ROOT, build, check, program, run, zig_options
+
 pytestmark = pytest.mark.emulated
 
 ROWS = [
@@ -27,45 +27,6 @@ ROWS = [
     *ort_ops.quantized_kernel_table(),
     *ort_ops.quantized_conv_kernel_table(),
 ]
-ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = {
-    "cmake": "cmake",
-    "qemu-aarch64": "qemu-user",
-    "qemu-x86_64": "qemu-user",
-    "aarch64-linux-gnu-g++": "g++-aarch64-linux-gnu",
-    "apt-get": "apt",
-    "dpkg-deb": "dpkg",
-}
-
-
-def program(name):
-    path = shutil.which(name)
-    if path is None:
-        pytest.skip(f"{name} is not installed (apt package {PACKAGES[name]})")
-    return path
-
-
-def run(*command, **environment):
-    # Variables for this process only: a sanitizer's library, a forced instruction set.
-    inherited = {k: v for k, v in os.environ.items() if k not in ("LD_PRELOAD", "FANIN_ISA")}
-    return subprocess.run(
-        [str(part) for part in command],
-        env=inherited | environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
-
-
-def build(name, targets, *options):
-    """The folder of a build; it is kept, so that only changes are compiled again."""
-    folder = ROOT / "build" / "other_cpus" / name
-    options = ["-DFANIN_PYTHON=OFF", "-DFANIN_TESTS=ON", *options]
-    done = run(program("cmake"), "-S", ROOT, "-B", folder, *options)
-    assert done.returncode == 0, done.stdout
-    done = run("cmake", "--build", folder, "--parallel", "2", "--target", *targets)
-    assert done.returncode == 0, done.stdout[-5000:]
-    return folder / "ort_ops" / "csrc"
 
 
 @pytest.fixture(scope="module")
@@ -85,10 +46,8 @@ def arm():
 
 def test_a_build_for_musl_runs_the_kernels_of_this_cpu():
     """By zig's clang, whose runtime knows no CPU features."""
-    zig = pytest.importorskip("ziglang", reason="needs zig: pip install ziglang")
-    toolchain = ROOT / "cmake" / "x86_64-linux-musl.cmake"
-    options = [f"-DCMAKE_TOOLCHAIN_FILE={toolchain}", f"-DFANIN_ZIG={zig.__path__[0]}/zig"]
-    report = check(build("musl", ["kernel_check"], "-DFANIN_CUDA=OFF", *options) / "kernel_check")
+    folder = build("musl", ["kernel_check"], *zig_options("x86_64-linux-musl"))
+    report = check(folder / "kernel_check")
     assert report.supported == list(ort_ops._native.supported_isas())
     assert {"f32-gemm-rows-scalar", "f32-conv-taps-scalar"} < report.right
 
@@ -97,29 +56,6 @@ def sysroot():
     """The folder of the cross compiler's libc."""
     libc = run("aarch64-linux-gnu-g++", "-print-file-name=libc.so.6").stdout.strip()
     return Path(libc).resolve().parents[1]
-
-
-class Report:
-    """The parsed output of kernel_check."""
-
-    def __init__(self, text):
-        lines = [line.split() for line in text.splitlines()]
-        self.supported = next(line[1:] for line in lines if line[:1] == ["supported"])
-        self.selected = next(line[1] for line in lines if line[:1] == ["selected"])
-        self.right = {line[1] for line in lines if line[:1] == ["right"]}
-        self.absent = {line[1] for line in lines if line[:1] == ["absent"]}
-        # choice ISA VALUES batch N: KERNEL
-        self.choices = {
-            (line[1], line[2], int(line[4].rstrip(":"))): line[5]
-            for line in lines
-            if line[:1] == ["choice"]
-        }
-
-
-def check(*command, **environment):
-    done = run(*command, **environment)
-    assert done.returncode == 0, done.stdout
-    return Report(done.stdout)
 
 
 def isas_of(kernels):

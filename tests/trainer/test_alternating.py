@@ -350,12 +350,13 @@ def test_a_damaged_state_is_refused():
     bad = {key: value for key, value in good.items() if key != "alternation"}
     with pytest.raises(ValueError, match="lacks the other sub-nets"):
         sparsifier.load_state_dict(bad)
-    for damage in (
+    for change in (
         {"subnets": []},
-        {"statistics": [[torch.zeros(64)]]},
-        {"previous": {"0.weight": torch.zeros(64, 23)}},
+        {"statistics": [[]]},
+        {"previous": {"other": torch.ones(1)}},
+        {"previous": {"0.weight": torch.ones(64, 23)}},
     ):
-        bad = {**good, "alternation": good["alternation"] | damage}
+        bad = {**good, "alternation": {**good["alternation"], **change}}
         with pytest.raises(ValueError, match="its sub-nets are others"):
             sparsifier.load_state_dict(bad)
 

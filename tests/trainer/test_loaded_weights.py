@@ -44,8 +44,11 @@ def test_weights_loaded_after_the_sparsifier_was_made_are_masked_with_a_warning(
         if load == "whole"
         else ("'0.weight'", off["0.weight"])
     )
-    with pytest.warns(UserWarning, match=rf"{off:,} of {layers} are not on its masks.*load_state"):
+    with pytest.warns(
+        UserWarning, match=rf"{off:,} of {layers} are not on its masks.*load_state"
+    ) as found:
         one_step(model, optimizer, sparsifier)
+    assert [warning.filename for warning in found] == [__file__]
     for name, mask in sparsifier.masks.items():
         weight = model.get_parameter(name)
         assert bool((weight[~mask] == 0).all())

@@ -282,6 +282,27 @@ def test_what_is_wrong_with_a_shard_is_said(folder, damage, reason):
     assert str(folder / "train-1.tar") in str(caught.value)
 
 
+def test_random_damage_is_an_error_or_changes_no_count(folder):
+    rng, path = np.random.default_rng(0), folder / "train-1.tar"
+    whole, messages = path.read_bytes(), []
+    for _ in range(300):
+        content = bytearray(whole)
+        at = int(rng.integers(len(content)))
+        content[at : at + 4] = rng.bytes(4)
+        path.write_bytes(bytes(content[: len(content) - int(rng.choice([0, 0, 9500]))]))
+        try:
+            found = load_dataset(config(train_shards="train-1.tar"), folder).train
+        except DataError as error:
+            messages.append(str(error))
+        else:
+            assert len(found) == 3
+    assert len(messages) > 100
+    assert all(message.startswith(str(path)) for message in messages)
+    write_tar(path, [("a.png", image(1)), ("a.json", b"[" * 100_000)])
+    with pytest.raises(DataError, match=r"'a' has a \.json that cannot be read"):
+        load_dataset(config(), folder)
+
+
 def test_an_image_that_cannot_be_decoded_is_named_with_its_shard(folder):
     write_tar(folder / "train-1.tar", [("a.jpg", b"no image"), ("a.cls", b"0")])
     split = load_dataset(config(workers=1), folder).train

@@ -24,8 +24,8 @@ from pathlib import Path
 from libraries import check_wheel
 
 ROOT = Path(__file__).resolve().parents[2]
-PYTHONS = ("3.11", "3.12", "3.13", "3.14")
-# onnxruntime's own wheels need glibc 2.27 or 2.28; the libraries need 2.18.
+PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.13t", "3.14t")  # t: free-threaded
+# onnxruntime's own wheels need glibc 2.27 or 2.28; the libraries need 2.25.
 GLIBC = "manylinux_2_27"
 MUSL = "musllinux_1_2"
 
@@ -107,10 +107,16 @@ def uv() -> str:
 
 
 def find_python(version: str) -> str | None:
-    """Return the path of an installed Python; one of pyenv without its shims, which may fail."""
+    """Return the path of an installed Python; one of pyenv without its shims, which may fail.
+
+    Others are found on the PATH; a version that ends with t is free-threaded.
+    """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
-    for python in sorted(pyenv.glob(f"versions/{version}.*/bin/python3")):
-        return str(python)
+    release = version.removesuffix("t")
+    for folder in sorted(pyenv.glob(f"versions/{release}.*")):
+        python = folder / "bin" / "python3"
+        if python.exists() and folder.name.endswith("t") == version.endswith("t"):
+            return str(python)
     command = [uv(), "python", "find", "--no-python-downloads", "--no-project", version]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd="/")
     return done.stdout.strip() if done.returncode == 0 else None

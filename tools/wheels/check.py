@@ -1,12 +1,13 @@
 """Installs the wheels of dist/ into bare environments and runs smoke.py in each, offline.
 
     python tools/wheels/check.py [--dist dist] [--python 3.12 ...] [--root FOLDER ...]
-        [--emulated FOLDER ...] [--bench]
+        [--emulated FOLDER ...] [--musl PYTHON ...] [--bench]
 
---python: a new virtual environment of an installed Python (default: each of 3.11 to 3.15 found).
---root: the root file system of another distribution with a Python of its own, entered with chroot
-(as root). --emulated: that of an Arm64 distribution, whose Python qemu-user runs. debootstrap makes
-both.
+--python: a new virtual environment of an installed Python (default: each of 3.11 to 3.15 found; t:
+free-threaded). --root: the root file system of another distribution with Pythons of its own,
+entered with chroot (as root). --emulated: that of an Arm64 distribution, whose Python qemu-user
+runs. debootstrap makes both. --musl: a Python that is built for musl; without onnxruntime, which
+has no wheel for it.
 Exits with 1 if an environment fails; a platform that is not here is named, not passed over.
 """
 
@@ -22,10 +23,11 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from build import PYTHONS as PYTHONS_OF_WHEELS
 from build import ROOT, find_python, uv
 
 SMOKE = Path(__file__).with_name("smoke.py")
-PYTHONS = ("3.11", "3.12", "3.13", "3.14", "3.15")
+PYTHONS = (*PYTHONS_OF_WHEELS, "3.15")
 ARM = ("manylinux_2_27_aarch64", "manylinux_2_28_aarch64", "manylinux2014_aarch64")
 # Later ones crash at import under qemu 7.2 (tools/aarch64_ort.sh).
 EMULATED_ONNXRUNTIME = "onnxruntime==1.23.2"
@@ -70,21 +72,35 @@ def in_venv(python: str, dist: Path, folder: Path, model: Path, *, bench: bool) 
     run(uv(), "venv", "--quiet", "--no-project", "--python", python, venv)
     inside = venv / "bin" / "python"
     extra = "fanin[bench]" if bench else "fanin"
-    run(uv(), "pip", "install", "--quiet", "--python", inside, "--find-links", dist, extra,
-        "onnxruntime")  # fmt: skip
+    # Wheels only: for a new kind of Python, the newest release of a dependency may have none yet.
+    run(uv(), "pip", "install", "--quiet", "--python", inside, "--only-binary", ":all:",
+        "--find-links", dist, extra, "onnxruntime")  # fmt: skip
     arguments = ["bench"] if bench else []
     return run(inside, "-I", SMOKE, model / "model.onnx", model / "expected.npz", *arguments)
 
 
-def in_root(root: Path, dist: Path, _folder: Path, model: Path) -> str:
+def of_musl(python: str, dist: Path, folder: Path, model: Path) -> str:
+    """Check a Python for musl: the kernels alone."""
+    venv = folder / "venv"
+    run(uv(), "venv", "--quiet", "--no-project", "--python", python, venv)
+    inside = venv / "bin" / "python"
+    run(uv(), "pip", "install", "--quiet", "--python", inside, "--only-binary", ":all:",
+        "--find-links", dist, "fanin")  # fmt: skip
+    files = [model / "model.onnx", model / "expected.npz"]
+    return run(inside, "-I", SMOKE, *files, "kernels-only")
+
+
+def pythons_of(root: Path) -> Iterator[Path]:
+    """Yield the Pythons of a root file system that fanin supports."""
+    for pattern in ("opt/python*/bin/python3", "usr/local/bin/python3.1?", "usr/bin/python3.1?"):
+        yield from sorted(root.glob(pattern))
+
+
+def in_root(python: Path, dist: Path, _folder: Path, model: Path, *, root: Path) -> str:
     """Check another distribution: wheels are fetched here and installed there without an index."""
-    python = next(
-        path
-        for pattern in ("opt/python*/bin/python3", "usr/local/bin/python3.1?", "usr/bin/python3.1?")
-        for path in sorted(root.glob(pattern))
-    )
     inside = "/" + str(python.relative_to(root))
-    version = run("chroot", root, inside, "-c", "import sys; print('%d.%d' % sys.version_info[:2])")
+    version = run("chroot", root, inside, "-c",
+                  "import sys; print('%d.%d' % sys.version_info[:2] + sys.abiflags)")  # fmt: skip
     libc = run("chroot", root, inside, "-c", "import os; print(os.confstr('CS_GNU_LIBC_VERSION'))")
     tags = [f"manylinux_2_{n}_x86_64" for n in range(17, int(libc.split(".")[1]) + 1)]
     work = Path(tempfile.mkdtemp(prefix="wheels-", dir=root / "tmp"))
@@ -123,8 +139,10 @@ def emulated(root: Path, dist: Path, folder: Path, model: Path) -> str:
 def download(folder: Path, version: str, platforms: Sequence[str], dist: Path) -> None:
     """Download fanin's and onnxruntime's wheels for another system."""
     tags = [part for tag in platforms for part in ("--platform", tag)]
+    abi = f"cp{version.replace('.', '')}"
     run(sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check",
-        "--only-binary=:all:", "--python-version", version, *tags, "--dest", folder,
+        "--only-binary=:all:", "--python-version", version.removesuffix("t"), "--implementation",
+        "cp", "--abi", abi, "--abi", "none", *tags, "--dest", folder,
         "--find-links", dist, "fanin", "onnxruntime")  # fmt: skip
 
 
@@ -135,6 +153,7 @@ def main() -> int:
     parser.add_argument("--python", nargs="*", default=PYTHONS, metavar="VERSION")
     parser.add_argument("--root", nargs="*", type=Path, default=[], metavar="FOLDER")
     parser.add_argument("--emulated", nargs="*", type=Path, default=[], metavar="FOLDER")
+    parser.add_argument("--musl", nargs="*", default=[], metavar="PYTHON")
     parser.add_argument("--bench", action="store_true", help="also run fanin bench layer")
     arguments = parser.parse_args()
     dist = arguments.dist.resolve()
@@ -160,15 +179,22 @@ def environments(arguments: argparse.Namespace) -> Iterator[tuple]:
             print(f"== Python {version}: NOT CHECKED, it is not on this machine")
             continue
         yield f"Python {version}", python, in_venv, {"bench": arguments.bench}
-    for root in arguments.root:
-        yield f"root file system {root.name}", root.resolve(), in_root, {}
+    for root in map(Path.resolve, arguments.root):
+        for python in pythons_of(root):
+            label = f"root file system {root.name}, {python.relative_to(root)}"
+            yield label, python, in_root, {"root": root}
+        if not any(pythons_of(root)):
+            raise SystemExit(f"{root} has no Python that fanin supports")
     for root in arguments.emulated:
         yield f"emulated {root.name}", root.resolve(), emulated, {}
+    for python in arguments.musl:
+        yield f"musl, {python}", python, of_musl, {}
     for asked, what in ((arguments.root, "another distribution (--root)"),
-                        (arguments.emulated, "Arm64 (--emulated)")):  # fmt: skip
+                        (arguments.emulated, "Arm64 (--emulated)"),
+                        (arguments.musl, "musl (--musl)")):  # fmt: skip
         if not asked:
             print(f"== {what}: NOT CHECKED")
-    print(f"== Windows, macOS, musl: NOT CHECKED on this {platform.system()}")
+    print(f"== Windows, macOS: NOT CHECKED on this {platform.system()}")
 
 
 def report(label: str, place, check, dist: Path, model: Path, **more) -> bool:
@@ -177,7 +203,7 @@ def report(label: str, place, check, dist: Path, model: Path, **more) -> bool:
     with tempfile.TemporaryDirectory() as folder:
         try:
             print(check(place, dist, Path(folder), model, **more), flush=True)
-        except (RuntimeError, StopIteration) as error:
+        except RuntimeError as error:
             print(f"FAILED: {error}", flush=True)
             return False
     return True

@@ -218,7 +218,7 @@ def _members(path: Path) -> Iterator[tuple[str, tarfile.TarInfo, _Content]]:
                 raise tarfile.ReadError(f"it ends at byte {end}, without the mark of the end")
             if after.strip(b"\0"):
                 raise tarfile.ReadError(f"no header at byte {end}")
-    except (tarfile.TarError, OSError) as error:
+    except (tarfile.TarError, OSError, ValueError, RecursionError) as error:
         raise DataError(
             f"{path} is damaged, or no uncompressed tar file: {error}. Copy it again"
         ) from error

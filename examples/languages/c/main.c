@@ -10,6 +10,8 @@
 #include <stdlib.h>
 
 #include "model.h"
+#include "onnxruntime_abi.h"
+#include "platform.h"
 
 enum { MAX_RANK = 16 };
 
@@ -76,6 +78,7 @@ int main(int argc, char** argv) {
   if (parse_shape(argv[4], shape, &rank)) return refuse(argv[4], "a shape such as 1,784");
   if (argc == 6 && parse_threads(argv[5], &threads))
     return refuse(argv[5], "a whole number in range");
+  read_raw_input();
   float* input = read_floats(stdin, &count);
   if (!input) return fail("out of memory");
 

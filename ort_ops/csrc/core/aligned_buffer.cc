@@ -5,6 +5,8 @@
 
 #ifdef __linux__
 #include <sys/mman.h>
+#elif defined(_WIN32)
+#include <malloc.h>
 #endif
 
 namespace fanin {
@@ -19,6 +21,15 @@ void* checked(void* block) {
 }
 #endif
 
+// Windows has no std::aligned_alloc.
+#ifdef _WIN32
+void* allocate_aligned(size_t bytes) { return _aligned_malloc(bytes, kAlignment); }
+void free_aligned(void* block) noexcept { _aligned_free(block); }
+#else
+void* allocate_aligned(size_t bytes) { return std::aligned_alloc(kAlignment, bytes); }
+void free_aligned(void* block) noexcept { std::free(block); }
+#endif
+
 }  // namespace
 
 void* allocate_block(size_t bytes) {
@@ -28,7 +39,7 @@ void* allocate_block(size_t bytes) {
     return checked(
         mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
 #endif
-  void* block = std::aligned_alloc(kAlignment, bytes);
+  void* block = allocate_aligned(bytes);
   if (block == nullptr) throw std::bad_alloc();
   return std::memset(block, 0, bytes);
 }
@@ -52,7 +63,7 @@ void free_block(void* block, size_t bytes) noexcept {
     return;
   }
 #endif
-  std::free(block);
+  free_aligned(block);
 }
 
 }  // namespace fanin

@@ -5,6 +5,8 @@
 #elif defined(__aarch64__) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(__aarch64__) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 #include <cstdlib>
@@ -62,6 +64,10 @@ bool made_by(const char* vendor) {
 bool has_dot_products() {
 #if defined(__linux__)
   return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+#elif defined(__APPLE__)
+  int has = 0;
+  size_t bytes = sizeof has;
+  return sysctlbyname("hw.optional.arm.FEAT_DotProd", &has, &bytes, nullptr, 0) == 0 && has != 0;
 #else
   return false;
 #endif

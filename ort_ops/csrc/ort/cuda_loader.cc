@@ -1,20 +1,14 @@
 #include "ort/cuda_loader.h"
 
-#include <dlfcn.h>
-#include <unistd.h>
-
 #include <cstring>
 #include <type_traits>
+
+#include "core/shared_library.h"
 
 namespace fanin::ort {
 namespace {
 
 constexpr const char* kDriver = "libcuda.so.1";
-
-std::string last_dl_error() {
-  const char* text = dlerror();
-  return text == nullptr ? "unknown error" : text;
-}
 
 CudaLoad failed(CudaLoad::State state, const std::string& problem) {
   return {state, problem, nullptr};
@@ -33,8 +27,8 @@ struct Driver {
 
   bool resolve(void* handle) {
     const auto find = [handle](auto& function, const char* symbol) {
-      function =
-          reinterpret_cast<std::remove_reference_t<decltype(function)>>(dlsym(handle, symbol));
+      function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(
+          find_symbol(handle, symbol));
       return function != nullptr;
     };
     return find(init, "cuInit") && find(version, "cuDriverGetVersion") &&
@@ -83,10 +77,11 @@ void describe(const Driver& driver, int ordinal, CudaDevices& devices) {
 }  // namespace
 
 std::string own_path() {
-  Dl_info info{};
-  const bool found = dladdr(reinterpret_cast<void*>(&own_path), &info) != 0;
-  return found && info.dli_fname != nullptr ? info.dli_fname : "a library without a name";
+  const std::string path = library_of(reinterpret_cast<const void*>(&own_path));
+  return path.empty() ? "a library without a name" : path;
 }
+
+void stay_loaded() { keep_library_of(reinterpret_cast<const void*>(&own_path)); }
 
 std::string own_folder() {
   const std::string path = own_path();
@@ -97,7 +92,7 @@ std::string own_folder() {
 std::string cuda_library_path(const std::string& folder) {
   for (const char* beside : {"/", "/../../fanin_cuda/"}) {
     const std::string path = folder + beside + kCudaLibrary;
-    if (access(path.c_str(), F_OK) == 0) return path;
+    if (has_library(path)) return path;
   }
   return "";
 }
@@ -110,20 +105,21 @@ CudaLoad load_cuda_library(const std::string& folder) {
                   std::string("fanin's CUDA kernels are not installed: neither ") + folder +
                       " nor the package fanin_cuda has " + kCudaLibrary);
   }
-  if (dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL) == nullptr)
-    return failed(State::kNoDriver, "there is no NVIDIA driver: " + last_dl_error());
+  std::string problem;
+  if (open_library(kDriver, problem) == nullptr)
+    return failed(State::kNoDriver, "there is no NVIDIA driver: " + problem);
   // Kept until the process ends, since the runtime has pointers into it.
-  void* handle = dlopen(path.c_str(), RTLD_LAZY | RTLD_LOCAL);
-  if (handle == nullptr) return failed(State::kBroken, path + " does not load: " + last_dl_error());
-  const auto function = reinterpret_cast<CudaLibraryFunction>(dlsym(handle, kCudaSymbol));
+  void* handle = open_library(path, problem);
+  if (handle == nullptr) return failed(State::kBroken, path + " does not load: " + problem);
+  const auto function = reinterpret_cast<CudaLibraryFunction>(find_symbol(handle, kCudaSymbol));
   if (function == nullptr) {
-    dlclose(handle);
+    close_library(handle);
     return failed(State::kBroken, path + " is not fanin's: it exports no " + kCudaSymbol);
   }
   const CudaLibrary* library = function();
   if (std::strcmp(library->build, build_id()) != 0) {
     const std::string other = library->build;
-    dlclose(handle);
+    close_library(handle);
     return failed(State::kBroken, path + " is of another build (" + other +
                                       ") than the library that "
                                       "loads it (" +
@@ -134,9 +130,10 @@ CudaLoad load_cuda_library(const std::string& folder) {
 
 CudaDevices cuda_devices() {
   CudaDevices devices;
-  void* handle = dlopen(kDriver, RTLD_LAZY | RTLD_LOCAL);
+  std::string problem;
+  void* handle = open_library(kDriver, problem);
   if (handle == nullptr) {
-    devices.problem = "there is no NVIDIA driver: " + last_dl_error();
+    devices.problem = "there is no NVIDIA driver: " + problem;
     return devices;
   }
   Driver driver;

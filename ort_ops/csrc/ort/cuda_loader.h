@@ -11,6 +11,10 @@ namespace fanin::ort {
 // The library that this code is linked into, as it was loaded.
 std::string own_path();
 
+// Keeps that library loaded until the process ends. A runtime would unload it with the last
+// session, and its process-wide state would be lost and rebuilt with the next one.
+void stay_loaded();
+
 // The folder of that library.
 std::string own_folder();
 

@@ -5,6 +5,7 @@
 
 #include "ort/cuda_library.h"
 #include "ort/cuda_op.h"
+#include "ort/export.h"
 #include "ort/ops.h"
 
 namespace fanin::ort {
@@ -22,8 +23,7 @@ std::vector<const OrtCustomOp*> make_ops(const Runtime& runtime) {
 }  // namespace
 }  // namespace fanin::ort
 
-extern "C" __attribute__((visibility("default"))) const fanin::ort::CudaLibrary*
-fanin_cuda_library() {
+extern "C" FANIN_EXPORT const fanin::ort::CudaLibrary* fanin_cuda_library() {
   static const fanin::ort::CudaLibrary library{fanin::ort::build_id(), CUDART_VERSION,
                                                fanin::ort::make_ops};
   return &library;

@@ -10,6 +10,7 @@
 #include "ort/abi.h"
 #include "ort/cpu_op.h"
 #include "ort/cuda_loader.h"
+#include "ort/export.h"
 #include "ort/ops.h"
 #include "ort/runtime.h"
 #include "ort/status.h"
@@ -99,6 +100,7 @@ OrtCustomOpDomain* domain_for(const OrtApiBase& base, const ThreadSettings& thre
 void register_ops(OrtSessionOptions* options, const OrtApiBase& base) {
   const Runtime runtime = Runtime::of(base);
   const std::string path = own_path();
+  stay_loaded();
   if (const std::optional<std::string> other = config_entry(runtime, options, kLibraryKey)) {
     if (*other == path) return;
     throw Error(kInvalidArgument, "these session options carry the ops of " + std::string(kDomain) +
@@ -117,7 +119,7 @@ void register_ops(OrtSessionOptions* options, const OrtApiBase& base) {
 }  // namespace
 }  // namespace fanin::ort
 
-extern "C" __attribute__((visibility("default"))) fanin::ort::OrtStatus* RegisterCustomOps(
+extern "C" FANIN_EXPORT fanin::ort::OrtStatus* RegisterCustomOps(
     fanin::ort::OrtSessionOptions* options, const fanin::ort::OrtApiBase* base) {
   namespace ort = fanin::ort;
   // Every runtime has API 1; its table is enough to report the error.

@@ -1,6 +1,8 @@
 #include "ort/threads.h"
 
+#ifdef __linux__
 #include <sched.h>
+#endif
 
 #include <algorithm>
 #include <charconv>

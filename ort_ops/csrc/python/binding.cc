@@ -182,7 +182,10 @@ uint64_t content_hash_arrays(const py::object& values, const py::object& indices
 }  // namespace
 }  // namespace fanin
 
-PYBIND11_MODULE(_native, module) {
+// Free-threaded Python keeps its lock off: no object of this module changes once it is made, and
+// what they share (packed layers, memory) has locks of its own, since `run` has always released the
+// GIL.
+PYBIND11_MODULE(_native, module, pybind11::mod_gil_not_used()) {
   using namespace fanin;
   using namespace pybind11::literals;
   const float infinity = std::numeric_limits<float>::infinity();

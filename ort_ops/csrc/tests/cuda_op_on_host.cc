@@ -12,6 +12,7 @@
 #include "cuda/gemm.h"
 #include "ort/cuda_device.h"
 #include "ort/cuda_op.h"
+#include "ort/export.h"
 #include "ort/ops.h"
 #include "ort/status.h"
 
@@ -169,7 +170,7 @@ void copy_to_host(void* to, const void* from, size_t bytes) { std::memcpy(to, fr
 }  // namespace ort
 }  // namespace fanin
 
-extern "C" __attribute__((visibility("default"))) fanin::ort::OrtStatus* RegisterCustomOps(
+extern "C" FANIN_EXPORT fanin::ort::OrtStatus* RegisterCustomOps(
     fanin::ort::OrtSessionOptions* options, const fanin::ort::OrtApiBase* base) {
   using namespace fanin::ort;
   return guarded(Api(base->GetApi(1)), "fanin", [&] {

@@ -3,8 +3,6 @@
 // emulated CPUs.
 //   kernel_check [LIBRARY]   LIBRARY: libfanin_ort_ops.so, loaded first
 // The exit status is 0 if all results are correct.
-#include <dlfcn.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdio>
@@ -12,6 +10,7 @@
 #include <limits>
 #include <string>
 
+#include "core/shared_library.h"
 #include "core/thread_executor.h"
 #include "kernels/dispatch.h"
 #include "tests/conv_check.h"
@@ -253,12 +252,13 @@ void check_float16() {
 }
 
 bool load(const char* library) {
-  void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  std::string problem;
+  void* handle = open_library(library, problem);
   if (!handle) {
-    std::printf("WRONG %s\n", dlerror());
+    std::printf("WRONG %s\n", problem.c_str());
     return false;
   }
-  const bool found = dlsym(handle, "RegisterCustomOps") != nullptr;
+  const bool found = find_symbol(handle, "RegisterCustomOps") != nullptr;
   std::printf(found ? "loaded %s\n" : "WRONG %s exports no RegisterCustomOps\n", library);
   return found;
 }

@@ -166,6 +166,8 @@ def output_folder(path: str | os.PathLike[str]) -> Path:
         folder.mkdir(parents=True, exist_ok=True)
     except FileExistsError as error:
         raise FileExistsError(f"{folder} is not a folder; choose another output folder") from error
+    except RecursionError:
+        raise OSError(f"{folder} is nested too deeply; choose another output folder") from None
     except OSError as error:
         raise type(error)(
             f"cannot create the folder {folder} ({error.strerror}); choose another output folder"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,7 +12,7 @@ import typer
 
 from .._base.atomic import output_folder, output_path
 from .._base.local_paths import RemotePathError, refuse_address
-from .common import CustomOpLibraries, dims_of, readable, requires, say, show, show_sheet
+from .common import CustomOpLibraries, dims_of, readable, refuse, requires, say, show, show_sheet
 from .pages import require_page, write_export_page, write_inspection_page
 from .sources import refuse_torch_file
 
@@ -131,10 +132,12 @@ def export(
     }
     with readable(RemotePathError):
         refuse_address(source)
+    if os.path.isdir(out):
+        refuse(f"{out} is a folder; name a file in it")
     refuse_torch_file(source, 'fanin.export.export(model, example_inputs, "model.onnx")')
     baseline = out.with_name(f"{out.stem}.dense{out.suffix}")
     require_page(report_html, "--report-html", source, out, baseline, measure=measure)
-    if source.is_file() or (source.suffix == ".onnx" and not source.is_dir()):
+    if os.path.isfile(source) or (source.suffix == ".onnx" and not os.path.isdir(source)):
         common["custom_op_libraries"] = custom_op_library or ()
         report = _convert(source, out, common, opset, dense_baseline)
     elif custom_op_library:
@@ -240,13 +243,13 @@ def quantize(
     """Write a sparse run or ONNX file with weights and activations of 8 bits."""
     requires("export", "onnx", "onnx_ir")
     requires("bench", "onnxruntime")
-    if source.is_dir():
+    if os.path.isdir(source):
         requires("train", "torch", "onnxscript", "safetensors")
     from ..export import ExportError
     from ..export import quantize as write
 
     errors: list[type[Exception]] = [ExportError, OSError, ValueError]
-    if source.is_dir():
+    if os.path.isdir(source):
         from ..trainer import RunFolderError
 
         errors.append(RunFolderError)
@@ -387,6 +390,8 @@ def calibrate(
         )
     with readable(RemotePathError):  # before others are named after it
         refuse_address(path)
+    if os.path.isdir(path):
+        refuse(f"{path} is a folder; name a file in it")
     if device == "cuda":
         _calibrate_cuda(path)
         return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ def require_page(
 
 def _weights_of(source: Path) -> frozenset[Path]:
     """List the data files of a model; none of what is no model: it is refused later."""
-    if not source.is_file():
+    if not os.path.isfile(source):
         return frozenset()
     requires("export", "onnx", "onnx_ir")
     from ..export import ExportError
@@ -59,7 +60,7 @@ def write_export_page(
     from ..export.html_report import Asked, DenseFile, describe_export, write_page
 
     asked = Asked.of(options)
-    baseline = report.dense_path or (source if source.is_file() else None)
+    baseline = report.dense_path or (source if os.path.isfile(source) else None)
     own = dense = None
     if measure:
         own = _measure(Path(report.path), asked, library=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -36,7 +37,7 @@ def prune(
 
     Accuracy falls with the sparsity, and only training wins it back: docs/pruning.md.
     """
-    if source.is_dir():
+    if os.path.isdir(source):
         refuse(
             f"{source} is a folder; of a run, write the ONNX file first: fanin export {source} -o "
             "DENSE.onnx"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from .common import refuse
@@ -12,7 +13,7 @@ _PICKLE = b"\x80"
 
 def torch_file(source: Path) -> str | None:
     """Say what a file of PyTorch is; None for any other file, and for none."""
-    if not source.is_file():
+    if not os.path.isfile(source):
         return None
     with source.open("rb") as file:
         head = file.read(_HEAD)

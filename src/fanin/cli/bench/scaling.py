@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,7 +71,7 @@ def bench_scaling(
             else:
                 result = _measure(part, options)
             opt.show_and_save(result, out / part, raw=raw)
-        shown = [out / part for part in PARTS if (out / part / "results.md").is_file()]
+        shown = [out / part for part in PARTS if os.path.isfile(out / part / "results.md")]
         typer.echo(f"Wrote {save_page(shown, out / 'index.html', 'fanin: scaling')}")
 
 
@@ -95,6 +96,6 @@ def _measure_networks(
     from ...deploy.bench.suites.network_scaling import BenchNetworksSpec, bench_networks
 
     spec = BenchNetworksSpec(**opt.given(models=opt.names(models) if models else None), **options)
-    if not all(Path(name).is_file() for name in spec.models):
+    if not all(os.path.isfile(name) for name in spec.models):
         requires("train", "torch", "torchvision")
     return bench_networks(spec, files, reuse=reuse, progress=say)
