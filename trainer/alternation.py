@@ -184,6 +184,7 @@ class Alternation:
         """
         if not isinstance(state, Mapping):
             raise ValueError(_DAMAGED)  # damaged states are ValueErrors
+        known = {name: layer.mask.shape for name, layer in self.subnets[-1].items()}
         try:
             found = [
                 {name: (one["budget"], one["mask"].shape) for name, one in subnet.items()}
@@ -192,7 +193,7 @@ class Alternation:
             masks = [one[key] for subnet in state["subnets"] for one in subnet.values()
                      for key in ("mask", "explored")]  # fmt: skip
             statistics = [[value.shape for value in kept] for kept in state["statistics"]]
-            strangers = state["previous"].keys() - self.subnets[-1].keys()
+            strangers = {n: g for n, g in state["previous"].items() if known.get(n) != g.shape}
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(_DAMAGED) from error
         if any(mask.dtype != torch.bool for mask in masks):

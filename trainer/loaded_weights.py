@@ -56,6 +56,7 @@ class LoadedWeights:
     def forget(self) -> None:
         """Take what was loaded as it is: the masks have been loaded, too."""
         self._names.clear()
+        self._replaced_dense = False
 
     def take_dense(self) -> None:
         """Let the dense weights behind masks be those that were loaded, if these are others.

@@ -236,6 +236,9 @@ class Sparsifier:
     def subnet(self, sparsity: float) -> Iterator[dict[str, Tensor]]:
         """Let the model be another sub-net of ``AST``, to evaluate, save or export it.
 
+        With several processes, the batch statistics are those that this process has counted; take
+        those of rank 0.
+
         Args:
             sparsity: the method's ``sparsity`` or one of its ``others``.
 
@@ -296,7 +299,8 @@ class Sparsifier:
         process must call this then.
 
         Raises:
-            RuntimeError: ``synchronize()`` was not called and gradients would be lost.
+            RuntimeError: ``synchronize()`` was not called and gradients would be lost, or the model
+                is another sub-net for now (``subnet``).
 
         """
         if self._processes.count > 1 and not self._cycle.synchronized:
@@ -328,6 +332,7 @@ class Sparsifier:
         Raises:
             ValueError: the state is damaged or belongs to another model, method or schedule;
                 nothing is changed then.
+            RuntimeError: the model is another sub-net for now (``subnet``).
 
         """
         state, method, settings = fitting_state(state, self.method, self._settings, self._layers)

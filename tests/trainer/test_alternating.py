@@ -350,7 +350,12 @@ def test_a_damaged_state_is_refused():
     bad = {key: value for key, value in good.items() if key != "alternation"}
     with pytest.raises(ValueError, match="lacks the other sub-nets"):
         sparsifier.load_state_dict(bad)
-    for change in ({"subnets": []}, {"statistics": [[]]}, {"previous": {"other": torch.ones(1)}}):
+    for change in (
+        {"subnets": []},
+        {"statistics": [[]]},
+        {"previous": {"other": torch.ones(1)}},
+        {"previous": {"0.weight": torch.ones(64, 23)}},
+    ):
         bad = {**good, "alternation": {**good["alternation"], **change}}
         with pytest.raises(ValueError, match="its sub-nets are others"):
             sparsifier.load_state_dict(bad)
