@@ -141,7 +141,9 @@ def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
-    parser.add_argument("--as-recipes", action="store_true")
+    parser.add_argument(
+        "--as-recipes", action="store_true", help="with the settings of the ImageNet recipes"
+    )
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--width", type=int, default=64, help="channels of the first stage")
     parser.add_argument("--steps", type=int, default=1, help="steps of a round")
@@ -149,7 +151,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--updates", type=int, default=4)
     parser.add_argument("--update-model", choices=("resnet18", "resnet50"), default="resnet50")
     parser.add_argument("--limit", type=float, default=360, help="seconds of all rounds")
-    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("--dry-run", action="store_true", help="the same code in small, on a CPU")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.dry_run:
