@@ -1,5 +1,6 @@
 """Weights and masks that a run starts from: those of another run."""
 
+import os
 import warnings
 from pathlib import Path
 
@@ -30,7 +31,17 @@ def load_initial_weights(model: nn.Module, source: str) -> dict[str, Tensor]:
 
     """
     path = Path(source)
-    path = path / WEIGHTS if path.is_dir() else path
+    if not os.path.exists(path):
+        raise ConfigError(
+            f"training.initial_weights: there is no run folder or weights file {source}; set it to "
+            "that of a finished run"
+        )
+    if os.path.isdir(path) and not os.path.isfile(path / WEIGHTS):
+        raise ConfigError(
+            f"training.initial_weights: {source} has no {WEIGHTS}, so it is no run folder, or that "
+            "of a run that is unfinished"
+        )
+    path = path / WEIGHTS if os.path.isdir(path) else path
     try:
         tensors = read_weights(path)
         masks = masks_of(path, tensors)

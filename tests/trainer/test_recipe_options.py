@@ -126,8 +126,16 @@ def test_a_run_can_start_from_another_and_prune_it_gradually(small_config, tmp_p
             tmp_path / "other",
             {"training.initial_weights": str(tmp_path / "dense"), "model.hidden": [20]},
         )
-    with pytest.raises(ConfigError, match="initial_weights"):
-        run(pruned, tmp_path / "none", {"training.initial_weights": str(tmp_path / "absent")})
+
+
+@pytest.mark.parametrize(
+    ("folder", "sentence"),
+    [("absent", "there is no run folder or weights file .*absent"), ("", "no weights.safetensors")],
+)
+def test_a_start_from_a_run_that_is_not_there_says_so(small_config, tmp_path, folder, sentence):
+    start = {"training.initial_weights": str(tmp_path / folder)}
+    with pytest.raises(ConfigError, match=f"initial_weights: .*{sentence}"):
+        run(small_config, tmp_path / "out", start)
 
 
 def test_distillation_mixes_the_losses_as_the_formula_says():
