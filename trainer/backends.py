@@ -21,7 +21,7 @@ def backend_switches(config: TrainingConfig, device: torch.device) -> Iterator[N
     idle = [f"training.{name}" for name, wanted in asked.items() if wanted]
     if device.type != "cuda" and idle:
         warnings.warn(
-            f"{' and '.join(idle)} change nothing on the device {device.type!r}, only on CUDA",
+            f"no effect on the device {device.type!r}, only on CUDA: {', '.join(idle)}",
             RuntimeWarning,
             stacklevel=3,
         )

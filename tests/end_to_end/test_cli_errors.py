@@ -38,6 +38,22 @@ def test_bench_reports_a_missing_calibration_in_one_line(tmp_path, monkeypatch):
     )
 
 
+def test_warnings_are_one_line_without_a_place_in_the_code(tmp_path):
+    pytest.importorskip("torch")
+    options = ["--out", tmp_path / "run", "--no-progress", "--set", "training.tf32=true"]
+    options += ["--set", 'training.device="cpu"', "--set", "training.epochs=1"]
+    done = subprocess.run(
+        [sys.executable, "-m", "fanin", "train", "mlp-digits-srigl90", *options],
+        capture_output=True,
+        text=True,
+    )
+    lines = [line for line in done.stderr.splitlines() if "tf32" in line]
+    assert lines == [
+        "fanin: warning: no effect on the device 'cpu', only on CUDA: training.tf32",
+    ]
+    assert "contextlib" not in done.stderr
+
+
 def test_characters_that_the_locale_lacks_are_replaced():
     done = subprocess.run(
         [sys.executable, "-m", "fanin", "doctor", "absent.onnx"],

@@ -231,7 +231,7 @@ def enter(context):
 def test_switches_that_do_nothing_here_are_named_and_all_are_put_back():
     config = TrainingConfig(epochs=1, tf32=True, cudnn_benchmark=True)
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
-    with pytest.warns(RuntimeWarning, match=r"training.tf32 and training.cudnn_benchmark change"):
+    with pytest.warns(RuntimeWarning, match=r"on CUDA: training.tf32, training.cudnn_b"):
         switches = enter(backend_switches(config, torch.device("cpu")))
     assert torch.get_float32_matmul_precision() == "high"
     assert torch.backends.cudnn.benchmark

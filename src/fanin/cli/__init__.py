@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
+import warnings
 from io import TextIOWrapper
 from types import FrameType
 from typing import Annotated
@@ -12,6 +13,7 @@ import typer
 
 from .. import __version__
 from .bench import bench
+from .common import show_warning
 from .deploying import doctor, triton_repo
 from .exporting import calibrate, export, inspect, quantize
 from .flags import Command, Group
@@ -51,6 +53,7 @@ def main() -> None:
     occupy_standard_streams()
     if isinstance(sys.stderr, TextIOWrapper):  # a locale without UTF-8 lacks arrows and lines
         sys.stderr.reconfigure(errors="replace")
+    warnings.showwarning = show_warning
     serves = sys.argv[1:2] == ["serve"]  # handles signals itself, and prints nothing on stdout
     if not serves:
         # As an exception, so that what is half written is removed.

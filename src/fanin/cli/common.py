@@ -74,8 +74,20 @@ def refuse(sentence: str) -> NoReturn:
 
 def complain(sentence: str) -> None:
     """Say on stderr what is wrong."""
+    _say(sentence, typer.colors.RED)
+
+
+def show_warning(message: Warning | str, *_: object, **__: object) -> None:
+    """Say a Python warning on stderr: replaces ``warnings.showwarning``.
+
+    Its place in the code says nothing to those who run a command.
+    """
+    _say(f"warning: {message}", typer.colors.YELLOW)
+
+
+def _say(sentence: str, color: str) -> None:
     shown = "\n".join(map(visible, sentence.split("\n")))
-    typer.secho(f"fanin: {shown}", fg=typer.colors.RED, err=True)
+    typer.secho(f"fanin: {shown}", fg=color, err=True)
 
 
 def _sentence(error: Exception) -> str:
