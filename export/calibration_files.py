@@ -54,9 +54,9 @@ def own_table(threads: int, *, quantized: bool = False) -> OwnTable:
 
 def require_named(calibration: Path) -> None:
     """Raise ExportError where FANIN_CALIBRATION names a file that is missing with all its kin."""
-    if os.environ.get(CALIBRATION_VARIABLE) and not os.path.isfile(calibration):
+    if os.environ.get(CALIBRATION_VARIABLE) and not calibration.is_file():
         beside = calibration.parent.glob(f"{glob.escape(calibration.stem)}.*.json")
-        if not any(os.path.isfile(file) for file in beside):
+        if not any(file.is_file() for file in beside):
             raise ExportError(
                 f"{CALIBRATION_VARIABLE} is {calibration}, but there is no such file; measure it "
                 f"with fanin calibrate, which writes it, or unset {CALIBRATION_VARIABLE}"

@@ -395,11 +395,15 @@ def test_inspect_writes_the_page(source: Path, tmp_path: Path):
 def test_page_that_cannot_be_written_stops_an_export_before_its_work(source: Path, tmp_path: Path):
     out = tmp_path / "out.onnx"
     missing = tmp_path / "missing" / "page.html"
-    result = runner.invoke(app, ["export", str(source), "-o", str(out), "--report-html", missing])
+    result = runner.invoke(
+        app, ["export", str(source), "-o", str(out), "--report-html", str(missing)]
+    )
     assert result.exit_code == 1
     assert "does not exist; create it first" in result.output
     for model in (source, out, tmp_path / "out.dense.onnx"):
-        result = runner.invoke(app, ["export", str(source), "-o", str(out), "--report-html", model])
+        result = runner.invoke(
+            app, ["export", str(source), "-o", str(out), "--report-html", str(model)]
+        )
         assert result.exit_code == 2
         assert "name another file" in " ".join(result.output.replace("│", " ").split())
     assert not out.exists()

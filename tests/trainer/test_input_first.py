@@ -86,7 +86,7 @@ def test_training_resumes_bit_for_bit():
     half = train(model, METHODS[0], steps=range(9))
     half.detach()
     other = copy.deepcopy(model)
-    saved = half.state_dict(), half._optimizer.state_dict()
+    saved = half.state_dict(), half._optimizers[-1].state_dict()
     train(other, METHODS[0], saved, range(9, 20))
     for mine, its in zip(whole.parameters(), other.parameters(), strict=True):
         assert torch.equal(mine, its)
