@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from .._base.atomic import output_folder, write_file
+from .._base.local_paths import is_file
 from .._base.texts import parse_json, read_text
 from .._base.user_folders import CALIBRATION_VARIABLE, user_calibration_path
 from ..ort_ops.dispatch_cost import SPINNING, DispatchCalibration, DispatchCost
@@ -45,7 +46,7 @@ def own_table(threads: int, *, quantized: bool = False) -> OwnTable:
     try:
         require_named(calibration)
         for count in dict.fromkeys((threads, 1)):
-            if table_path(path, count).is_file():
+            if is_file(table_path(path, count)):
                 return OwnTable(table_path(path, count), count)
     except OSError as error:  # as where HOME is another user's
         return OwnTable(None, 1, f"; {path} cannot be read ({error.strerror})")
@@ -54,9 +55,9 @@ def own_table(threads: int, *, quantized: bool = False) -> OwnTable:
 
 def require_named(calibration: Path) -> None:
     """Raise ExportError where FANIN_CALIBRATION names a file that is missing with all its kin."""
-    if os.environ.get(CALIBRATION_VARIABLE) and not calibration.is_file():
+    if os.environ.get(CALIBRATION_VARIABLE) and not is_file(calibration):
         beside = calibration.parent.glob(f"{glob.escape(calibration.stem)}.*.json")
-        if not any(file.is_file() for file in beside):
+        if not any(map(is_file, beside)):
             raise ExportError(
                 f"{CALIBRATION_VARIABLE} is {calibration}, but there is no such file; measure it "
                 f"with fanin calibrate, which writes it, or unset {CALIBRATION_VARIABLE}"

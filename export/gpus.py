@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import cache
 from importlib import resources
 from pathlib import Path
 
+from .._base.local_paths import is_file
 from .._base.names import near_matches
 from .._base.user_folders import user_calibration_path
 from ..ort_ops import CudaDeviceFacts
@@ -173,7 +173,7 @@ def find_gpu(
         return known[name.lower()], ""
     calibration = user_calibration_path()
     path = None if calibration is None else gpu_table_path(calibration)
-    if path is not None and os.path.isfile(path):
+    if path is not None and is_file(path):
         return load_gpu(path), ""
     for position, device in enumerate(devices):
         words = set(device.lower().replace("-", " ").split())

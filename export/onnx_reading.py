@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import onnx
 import onnx_ir as ir
 from google.protobuf.message import DecodeError, Message
 
-from .._base.local_paths import refuse_address
+from .._base.local_paths import is_file, refuse_address
 from ..onnx_file import DataFileError, ModelFileError, read_checked
 from .errors import ExportError
 
@@ -29,7 +28,7 @@ def read_proto(path: Path, *, weights: bool = False) -> onnx.ModelProto:
 
     """
     refuse_address(path)
-    if not os.path.isfile(path):
+    if not is_file(path):
         raise FileNotFoundError(f"{path} does not exist or is not a file")
     try:
         read_checked(path)

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from ..._base.local_paths import refuse_address
+from ..._base.local_paths import is_file, refuse_address
 from ..errors import ExportError
 from ..passes.access import name_of
 from ..passes.nodes import dimensions_of
@@ -84,7 +84,7 @@ def read_samples(given: ArraySource, model: ir.Model) -> Samples:
 
 def _load(path: Path, names: Sequence[str]) -> dict[str, np.ndarray]:
     refuse_address(path)
-    if not path.is_file():
+    if not is_file(path):
         raise FileNotFoundError(f"{path} does not exist or is not a file")
     try:
         loaded = np.load(path, allow_pickle=False)

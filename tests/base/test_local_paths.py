@@ -1,5 +1,6 @@
 """Addresses of object stores are refused by name wherever a path is taken."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,7 +9,7 @@ import numpy as np
 import pytest
 
 from fanin._base.atomic import output_folder, output_path
-from fanin._base.local_paths import RemotePathError, refuse_address
+from fanin._base.local_paths import RemotePathError, is_file, refuse_address
 from fanin.deploy import SessionError, open_session
 from fanin.deploy.serve import ModelSource, ServeSettings, SettingsError
 from fanin.ort_ops.custom_libraries import library_paths
@@ -85,3 +86,21 @@ def test_commands_name_the_address(command, address, tmp_path):
     assert done.returncode == 1
     assert f"{address} is no local path" in done.stderr + done.stdout
     assert not list(tmp_path.iterdir())
+
+
+def test_a_file_that_cannot_be_looked_up_is_not_called_absent(tmp_path, monkeypatch):
+    file = tmp_path / "file"
+    file.touch()
+    (tmp_path / "link").symlink_to(file)
+    (tmp_path / "dead").symlink_to(tmp_path / "absent")
+    found = {name: is_file(tmp_path / name) for name in ("file", "link", "dead", "file/x", ".")}
+    assert found == {"file": True, "link": True, "dead": False, "file/x": False, ".": False}
+    with pytest.raises(OSError, match="File name too long"):
+        is_file(tmp_path / ("n" * 300))
+
+    def closed(path):
+        raise PermissionError(13, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, "stat", closed)
+    with pytest.raises(PermissionError):
+        is_file("file")

@@ -13,7 +13,13 @@ import pytest
 from typer.testing import CliRunner
 
 from fanin.cli import app
-from fanin.export import CondensedWeight, ExportError, convert, save_condensed
+from fanin.export import (
+    CondensedWeight,
+    ExportError,
+    calibration_files,
+    convert,
+    save_condensed,
+)
 from fanin.export.cost_model import Calibration, CostModel
 
 from .onnx_models import run, sparse, write_model
@@ -141,7 +147,7 @@ def test_a_home_that_cannot_be_searched_leaves_the_shipped_times_and_is_named(mo
         raise PermissionError(13, "Permission denied", str(path))
 
     monkeypatch.setenv("FANIN_CALIBRATION", "/home/other/table.json")
-    monkeypatch.setattr(Path, "is_file", closed)
+    monkeypatch.setattr(calibration_files, "is_file", closed)
     machine = CostModel.of_this_machine().machine
     assert machine.startswith(Calibration.shipped().machine)
     assert machine.endswith("; /home/other/table.json cannot be read (Permission denied)")

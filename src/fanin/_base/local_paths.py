@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 
 # pathlib turns // into /. Two letters at least, as in Windows' drives there is one.
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
@@ -28,3 +29,19 @@ def refuse_address(path: str | os.PathLike[str]) -> None:
         "addresses: copy the file with the store's own tool (on Kubernetes in an init container), "
         "and give its local path"
     )
+
+
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a regular file, or a link to one.
+
+    Unlike ``os.path.isfile``, and ``Path.is_file`` from Python 3.14 on, it does not call a file
+    absent that is in a folder which may not be searched.
+
+    Raises:
+        OSError: the path cannot be looked up: permission denied, a name that is too long.
+
+    """
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
