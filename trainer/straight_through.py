@@ -5,6 +5,8 @@ an optimizer step, so that any optimizer trains those, weight decay included (SR
 2102.04010, section 3.2; Top-KAST, arXiv 2106.03517, section 2).
 """
 
+from collections.abc import Collection
+
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
@@ -41,6 +43,25 @@ def take_weight(layer: SparseLayer) -> None:
     """
     dense = layer.dense_weight
     dense.copy_(torch.where(layer.mask, layer.local_weight, dense))
+
+
+@torch.no_grad()
+def check_finite(layers: Collection[SparseLayer], step: int) -> None:
+    """Refuse dense weights of which no largest can be chosen, after an optimizer step.
+
+    Raises:
+        ValueError: weights are not finite; names their layer.
+
+    """
+    sums = [layer.local_weight.sum(dtype=torch.float32) for layer in layers]
+    if torch.stack([total.to(sums[0].device) for total in sums]).isfinite().all():
+        return  # waits for the device only once
+    for layer in layers:
+        if not layer.local_weight.isfinite().all():
+            raise ValueError(
+                f"step {step}: the mask of {layer.name!r} cannot be chosen: its weights are not "
+                "finite, so training has diverged; try a smaller learning rate"
+            )
 
 
 @torch.no_grad()

@@ -19,7 +19,7 @@ from .schedule import UpdateSchedule
 from .shared_windows import average_windows, commit_windows
 from .sparse_layer import SparseLayer, check_present
 from .step_hooks import StepHooks
-from .straight_through import expose_dense_weights, project_to_mask
+from .straight_through import check_finite, expose_dense_weights, project_to_mask
 from .topology import TopologyUpdate, TopologyUpdater
 from .weight_moves import WeightMoves
 
@@ -163,10 +163,15 @@ class TrainingCycle:
         self._moves = None
         if self._alternation is not None:
             self._alternation.after_step()
+        choose = False
+        if isinstance(method, DenseToSparse):
+            step = self.step_count + 1
+            choose = step % method.mask_every == 0 or self._newly_loaded
+            if choose:
+                check_finite(self._layers.values(), step)
         for layer in self._layers.values():
             if isinstance(method, DenseToSparse):
-                due = (self.step_count + 1) % method.mask_every == 0
-                project_to_mask(layer, method, choose=due or self._newly_loaded)
+                project_to_mask(layer, method, choose=choose)
             elif self._alternation is None:
                 layer.mask_weight()
         # A gradient scaler calls the step of a fused optimizer even after an overflow; the

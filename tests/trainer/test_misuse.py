@@ -10,6 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fanin.trainer import (
     SET,
+    SRSTE,
     ConfigError,
     InitializationOptions,
     LayerOptions,
@@ -17,6 +18,7 @@ from fanin.trainer import (
     ScheduleOptions,
     Sparsifier,
     SRigL,
+    TopKAST,
 )
 from fanin.trainer.recipe import extend
 
@@ -135,6 +137,24 @@ def test_weights_that_became_nan_end_training_with_an_error_that_says_so():
         model[0].weight[sparsifier.masks["0.weight"]] = torch.nan
     with pytest.raises(ValueError, match=r"step 4: '0\.weight' cannot be updated: .*not finite"):
         train(model, optimizer, sparsifier, range(3, 5))
+
+
+NM = LayerOptions(distribution="uniform", dense_in_budget=False)
+
+
+@pytest.mark.parametrize(
+    ("method", "layers"),
+    [(TopKAST(0.7, mask_every=1), LayerOptions()), (SRSTE(structure="2:4"), NM)],
+)
+def test_masks_are_not_chosen_of_weights_that_became_nan(method, layers):
+    model = model_of()
+    optimizer, sparsifier = attach(model, method, layers=layers)
+    train(model, optimizer, sparsifier, range(3))
+    before = sparsifier.masks["0.weight"].clone()
+    model[0].weight.grad = torch.full_like(model[0].weight, torch.nan)
+    with pytest.raises(ValueError, match=r"step 4: the mask of '0\.weight' .* are not finite"):
+        optimizer.step()
+    assert torch.equal(sparsifier.masks["0.weight"], before)
 
 
 def test_zeroing_gradients_before_the_update_changes_nothing():
