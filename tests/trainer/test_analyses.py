@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -178,6 +179,21 @@ def test_methods_by_sparsity_say_how_many_seeds_they_had():
         {"method": "dense", "0": "92.00 (1)", "0.9": None, "0.99": None},
         {"method": "rigl", "0": None, "0.9": "90.50 ± 6.35 (2)", "0.99": "80.00 (1)"},
         {"method": "static", "0": None, "0.9": "70.00 (1)", "0.99": None},
+    ]
+
+
+def test_variants_without_a_target_stand_where_their_networks_are():
+    nine = {"method.sparsity": 0.9}
+    records = sweep_of(
+        ("dense", {}, 0, 0.92), ("sr-ste", {}, 0, 0.9),
+        ("rigl", nine, 0, 0.8), ("rigl", {"method.sparsity": 0.99}, 0, 0.7),
+    )  # fmt: skip
+    densities = (1.0, 0.0625, 0.1, 0.01)
+    records = [replace(r, density=d) for r, d in zip(records, densities, strict=True)]
+    assert by_name(analyze_sweep(records))["methods"].rows == [
+        {"method": "dense", "0": "92.00 (1)", "0.9": None, "0.938": None, "0.99": None},
+        {"method": "sr-ste", "0": None, "0.9": None, "0.938": "90.00 (1)", "0.99": None},
+        {"method": "rigl", "0": None, "0.9": "80.00 (1)", "0.938": None, "0.99": "70.00 (1)"},
     ]
 
 

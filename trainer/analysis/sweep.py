@@ -234,13 +234,14 @@ def _by_sparsity(table: Sequence[SweepRow]) -> Analysis:
         cells[f"{_sparsity(row):.4g}"] = _cell(row)
     note = (
         "Test accuracy in % by sparsity: mean ± half the 95 % confidence interval (number of "
-        "seeds). Column 0: dense."
+        "seeds). Variants without a target have the sparsity of their networks."
     )
     return Analysis("methods", "Methods by sparsity", list(rows.values()), note)
 
 
 def _sparsity(row: SweepRow) -> float:
-    value = row["values"].get(_SPARSITY, 0.0)
+    reached = 0.0 if row["density"] is None else round(1 - row["density"], 3)
+    value = row["values"].get(_SPARSITY, reached)
     if not is_number(value):
         raise ValueError(f"{_SPARSITY} of variant {row['variant']!r} is not a number: {value!r}")
     return value
