@@ -190,13 +190,13 @@ class Alternation:
                 {name: (one["budget"], one["mask"].shape) for name, one in subnet.items()}
                 for subnet in state["subnets"]
             ]
-            masks = [one[key] for subnet in state["subnets"] for one in subnet.values()
-                     for key in ("mask", "explored")]  # fmt: skip
+            layers = [one for subnet in state["subnets"] for one in subnet.values()]
+            dtypes = {one[key].dtype for one in layers for key in ("mask", "explored")}
             statistics = [[value.shape for value in kept] for kept in state["statistics"]]
             strangers = {n: g for n, g in state["previous"].items() if known.get(n) != g.shape}
         except (AttributeError, KeyError, TypeError) as error:
             raise ValueError(_DAMAGED) from error
-        if any(mask.dtype != torch.bool for mask in masks):
+        if dtypes - {torch.bool}:
             raise ValueError("sparsifier state is damaged: a mask of a sub-net is not bool")
         expected = [
             {name: (layer.budget, layer.mask.shape) for name, layer in subnet.items()}

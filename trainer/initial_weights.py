@@ -1,12 +1,12 @@
 """Weights and masks that a run starts from: those of another run."""
 
-import os
 import warnings
 from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
+from .._base.local_paths import is_file, is_folder
 from .config_table import ConfigError
 from .given_masks import misfit
 from .methods import Dense
@@ -31,17 +31,24 @@ def load_initial_weights(model: nn.Module, source: str) -> dict[str, Tensor]:
 
     """
     path = Path(source)
-    if not os.path.exists(path):
+    try:
+        in_folder = is_folder(path)
+        path = path / WEIGHTS if in_folder else path
+        found = is_file(path)
+    except OSError as error:
         raise ConfigError(
-            f"training.initial_weights: there is no run folder or weights file {source}; set it to "
-            "that of a finished run"
-        )
-    if os.path.isdir(path) and not os.path.isfile(path / WEIGHTS):
+            f"training.initial_weights: {path} cannot be read: {error.strerror}"
+        ) from error
+    if not found and in_folder:
         raise ConfigError(
             f"training.initial_weights: {source} has no {WEIGHTS}, so it is no run folder, or that "
             "of a run that is unfinished"
         )
-    path = path / WEIGHTS if os.path.isdir(path) else path
+    if not found:
+        raise ConfigError(
+            f"training.initial_weights: there is no run folder or weights file {source}; set it to "
+            "that of a finished run"
+        )
     try:
         tensors = read_weights(path)
         masks = masks_of(path, tensors)

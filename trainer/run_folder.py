@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from .._base.atomic import is_scratch, output_folder, output_path, write_file
 from .._base.checksums import find_damage
-from .._base.local_paths import refuse_address
+from .._base.local_paths import is_folder, refuse_address
 from .._base.texts import read_text
 from .config_table import ConfigError
 from .data import describe
@@ -134,7 +134,11 @@ def read_config(folder: Path) -> TrainConfig:
         RunFolderError: there is none, or it is wrong.
 
     """
-    if not os.path.isdir(folder):
+    try:
+        found = is_folder(folder)
+    except OSError as error:
+        raise RunFolderError(f"run folder {folder} cannot be read: {error.strerror}") from error
+    if not found:
         raise RunFolderError(f"there is no run folder {folder}; check the path")
     try:
         return parse_config(read_text(folder / CONFIG), str(folder / CONFIG))

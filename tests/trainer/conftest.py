@@ -1,7 +1,10 @@
+from contextlib import contextmanager
+
 import pytest
 import torch
 
 from fanin.trainer.recipe import parse_config
+from fanin.trainer.training_run import TrainingRun
 
 SMALL = """
 [data]
@@ -35,6 +38,27 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
+
+
+@pytest.fixture
+def interrupt_at(monkeypatch):
+    """Makes a context that a KeyboardInterrupt ends before the training's step of a number."""
+
+    @contextmanager
+    def interrupting(step):
+        take = TrainingRun._step
+
+        def interrupted(run, *arguments):
+            if run.progress.step == step:
+                raise KeyboardInterrupt
+            take(run, *arguments)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(TrainingRun, "_step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                yield
+
+    return interrupting
 
 
 @pytest.fixture(scope="session")

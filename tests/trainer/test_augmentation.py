@@ -122,24 +122,13 @@ update_every = 2
 
 @pytest.mark.parametrize("crop", ['"random-resized"', '"random"\nresize = [34, 48]', '"none"'])
 def test_training_from_folders_with_every_option_resumes_bit_for_bit(
-    images_folder, tmp_path, crop, monkeypatch
+    images_folder, tmp_path, crop, interrupt_at
 ):
-    from fanin.trainer.training_run import TrainingRun
-
     config = parse_config(FOLDER.replace('"random-resized"', crop), "folder")
     whole = train(config, tmp_path / "whole", data_dir=images_folder, progress=False)
     assert whole.steps == 6
-    step = TrainingRun._step
-
-    def interrupted(run, *arguments):
-        if run.progress.step == 3:
-            raise KeyboardInterrupt
-        step(run, *arguments)
-
-    monkeypatch.setattr(TrainingRun, "_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupt_at(3):
         train(config, tmp_path / "part", data_dir=images_folder, progress=False)
-    monkeypatch.undo()
     train(None, tmp_path / "part", resume=True, data_dir=images_folder, progress=False)
     runs = [load_run(tmp_path / name) for name in ("whole", "part")]
     for name, tensor in runs[0].model.state_dict().items():

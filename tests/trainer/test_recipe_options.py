@@ -86,20 +86,11 @@ def test_choosing_the_best_needs_validation_samples():
         TrainingConfig(epochs=1, keep="best")
 
 
-def test_runs_with_validation_resume_bit_for_bit(small_config, tmp_path, monkeypatch):
+def test_runs_with_validation_resume_bit_for_bit(small_config, tmp_path, interrupt_at):
     changes = {"training.validation": 0.2, "training.keep": "best", "distillation.teacher": ""}
     run(small_config, tmp_path / "whole", changes)
-    step = TrainingRun._step
-
-    def interrupted(trained, *arguments):
-        if trained.progress.step == 40:
-            raise KeyboardInterrupt
-        step(trained, *arguments)
-
-    monkeypatch.setattr(TrainingRun, "_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupt_at(40):
         run(small_config, tmp_path / "parts", changes)
-    monkeypatch.undo()
     train(None, tmp_path / "parts", resume=True, progress=False)
     whole, parts = (load_run(tmp_path / name) for name in ("whole", "parts"))
     for mine, other in zip(whole.model.parameters(), parts.model.parameters(), strict=True):

@@ -7,7 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load, load_file, save_file
 
-from fanin.trainer import RunFolderError, load_run, train
+from fanin.trainer import ConfigError, RunFolderError, load_run, train
+from fanin.trainer.initial_weights import load_initial_weights
 from fanin.trainer.recipe import override
 from fanin.trainer.run_folder import open_run
 
@@ -40,6 +41,14 @@ def test_missing_folders_and_folders_of_other_things_are_refused(tmp_path):
     (tmp_path / "file").write_text("x")
     with pytest.raises(RunFolderError, match="no run folder"):
         load_run(tmp_path / "file")
+
+
+def test_run_folders_that_cannot_be_looked_up_are_not_called_absent():
+    name = "n" * 300
+    with pytest.raises(RunFolderError, match=rf"{name} cannot be read: File name too long"):
+        load_run(name)
+    with pytest.raises(ConfigError, match=rf"initial_weights: {name} cannot be read: File name"):
+        load_initial_weights(torch.nn.Linear(2, 2), name)
 
 
 def test_half_written_runs_say_how_to_finish_them(run):

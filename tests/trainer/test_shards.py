@@ -194,23 +194,12 @@ update_every = 3
 """
 
 
-def test_a_run_resumes_bit_for_bit_within_an_epoch(folder, tmp_path, monkeypatch):
-    from fanin.trainer.training_run import TrainingRun
-
+def test_a_run_resumes_bit_for_bit_within_an_epoch(folder, tmp_path, interrupt_at):
     recipe = parse_config(RECIPE, "shards")
     whole = train(recipe, tmp_path / "whole", data_dir=folder, progress=False)
     assert whole.steps == 12
-    step = TrainingRun._step
-
-    def interrupted(run, *arguments):
-        if run.progress.step == 6:
-            raise KeyboardInterrupt
-        step(run, *arguments)
-
-    monkeypatch.setattr(TrainingRun, "_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupt_at(6):
         train(recipe, tmp_path / "part", data_dir=folder, progress=False)
-    monkeypatch.undo()
     train(None, tmp_path / "part", resume=True, data_dir=folder, progress=False)
     first, second = (load_run(tmp_path / name).model.state_dict() for name in ("whole", "part"))
     assert all(torch.equal(first[name], second[name]) for name in first)

@@ -8,7 +8,6 @@ import pytest
 from fanin.trainer import ConfigError, train
 from fanin.trainer.recipe import override
 from fanin.trainer.tensorboard import EventWriter
-from fanin.trainer.training_run import TrainingRun
 
 
 def scalars(folder):
@@ -24,21 +23,12 @@ def scalars(folder):
 
 
 def test_events_are_the_numbers_of_the_metrics_of_interrupted_runs_too(
-    small_config, tmp_path, monkeypatch
+    small_config, tmp_path, interrupt_at
 ):
     pytest.importorskip("tensorboard")
     config = override(small_config, {"training.tensorboard": True, "training.epochs": 2})
-    step = TrainingRun._step
-
-    def interrupted(run, *arguments):
-        if run.progress.step == 33:  # five steps after a checkpoint
-            raise KeyboardInterrupt
-        step(run, *arguments)
-
-    monkeypatch.setattr(TrainingRun, "_step", interrupted)
-    with pytest.raises(KeyboardInterrupt):
+    with interrupt_at(33):  # five steps after a checkpoint
         train(config, tmp_path / "run", progress=False)
-    monkeypatch.undo()
     train(None, tmp_path / "run", resume=True, progress=False)
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     metrics, found = [json.loads(line) for line in lines], scalars(tmp_path / "run")

@@ -41,7 +41,21 @@ def is_file(path: str | os.PathLike[str]) -> bool:
         OSError: the path cannot be looked up: permission denied, a name that is too long.
 
     """
+    return stat.S_ISREG(_mode(path))
+
+
+def is_folder(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path is a folder, or a link to one.
+
+    Raises:
+        OSError: the path cannot be looked up, as by :func:`is_file`.
+
+    """
+    return stat.S_ISDIR(_mode(path))
+
+
+def _mode(path: str | os.PathLike[str]) -> int:
     try:
-        return stat.S_ISREG(os.stat(path).st_mode)
+        return os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
-        return False
+        return 0
