@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ._crashing import compile_library
+from ._held import HeldProcess
 from ._serving import Server, gain_model, save
 
 WEIGHTS = {
@@ -93,6 +94,14 @@ def start(tmp_path):
         return Server(*arguments, log=tmp_path / "server.log", **more)
 
     return make
+
+
+@pytest.fixture
+def held_runs(tmp_path):
+    """A server process of this environment runs its models only once released."""
+    runs = HeldProcess(tmp_path, "_run")
+    yield runs
+    runs.release()
 
 
 @pytest.fixture

@@ -4,13 +4,12 @@ import asyncio
 import gzip
 import re
 import shutil
-import threading
 import zlib
 
 import numpy as np
 import pytest
 
-from .._waiting import PATIENCE
+from ._held import HeldSession
 from ._serving import (
     HEADER,
     ask,
@@ -33,19 +32,6 @@ X = np.arange(8, dtype=np.float32).reshape(2, 4)
 INFER = "/v2/models/m/infer"
 
 
-class HeldSession:
-    """A session whose runs end only when the test releases them."""
-
-    def __init__(self):
-        self.begun = threading.Semaphore(0)
-        self.released = threading.Event()
-
-    def run(self, _outputs, inputs):
-        self.begun.release()
-        assert self.released.wait(PATIENCE)
-        return [3 * inputs["x"]]
-
-
 @pytest.fixture
 def held(serving):
     """Create an opened app and the session of its model, which runs until released."""
@@ -53,8 +39,7 @@ def held(serving):
 
     def make(**settings):
         app = serving(**settings)
-        sessions.append(HeldSession())
-        app.state.fanin.repository.find("m")._session = sessions[-1]
+        sessions.append(HeldSession(app.state.fanin))
         return app, sessions[-1]
 
     yield make

@@ -9,7 +9,7 @@ import threading
 import time
 
 from .._waiting import PATIENCE
-from ._held_server import Held
+from ._held import HeldProcess
 from ._serving import INFER, X, call, gain_model, json_body, read_all, requires_serving, save
 
 requires_serving()
@@ -54,7 +54,7 @@ def test_only_upgrades_with_a_body_are_refused_with_a_remedy(start, model):
 
 def test_waiting_loads_do_not_block_scrapes(start, tmp_path):
     path = save(gain_model(3), tmp_path / "m.onnx")
-    held = Held(tmp_path, "__init__")
+    held = HeldProcess(tmp_path, "__init__")
     held.release()
     with start(path, "--threads", 1, "--poll", 0, env=held.environment) as server:
         held.hold()

@@ -6,8 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from .._waiting import wait_until
-from ._serving import gain_model, requires_serving, save, slow_model, wide_model
+from .._waiting import PATIENCE, wait_until
+from ._held import HeldSession
+from ._serving import gain_model, requires_serving, save, wide_model
 
 requires_serving()
 grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[grpc]'")
@@ -20,23 +21,44 @@ from ._grpc import GrpcServing, code_of, request_of  # noqa: E402
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
 
 
-def test_a_deadline_ends_a_request_that_waits(serving_grpc):
-    server = serving_grpc(slow_model(60), queue=1, concurrency=1)
-    x = np.ones((512, 512), np.float32)
-    body = request_of(x).SerializeToString()
-    running = threading.Thread(target=code_of, args=(server.call, "ModelInfer", body))
-    running.start()
-    (model,) = server.state.repository.serving()
-    wait_until(lambda: model.scheduler.running, "the first request runs")
-    assert code_of(server.call, "ModelInfer", body, timeout=0.1)[0] == "DEADLINE_EXCEEDED"
-    wait_until(lambda: not model.scheduler.waiting, "the request that nobody waits for is dropped")
-    waiting = threading.Thread(target=code_of, args=(server.call, "ModelInfer", body))
-    waiting.start()
-    wait_until(lambda: model.scheduler.waiting, "the second request waits")
+@pytest.fixture
+def held_grpc(serving_grpc):
+    """Make a gRPC server and the session of its model, which runs until released."""
+    sessions = []
+
+    def make(**settings):
+        server = serving_grpc(**settings)
+        sessions.append(HeldSession(server.state))
+        return server, sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.released.set()
+
+
+def test_a_deadline_ends_a_request_that_waits(held_grpc):
+    server, session = held_grpc(queue=1, concurrency=1)
+    body = request_of(X).SerializeToString()
+    codes = []
+
+    def infer(timeout=PATIENCE):
+        codes.append(code_of(server.call, "ModelInfer", body, timeout=timeout)[0])
+
+    answered = [threading.Thread(target=infer) for _ in range(2)]
+    scheduler = server.state.repository.find("m").scheduler
+    answered[0].start()
+    assert session.begun.acquire(timeout=PATIENCE)
+    infer(timeout=2)
+    assert codes == ["DEADLINE_EXCEEDED"]
+    wait_until(lambda: not scheduler.waiting, "the request that nobody waits for is dropped")
+    answered[1].start()
+    wait_until(lambda: scheduler.waiting, "another request waits")
     code, text = code_of(server.call, "ModelInfer", body)
     assert (code, "queue of model 'm' is full" in text) == ("UNAVAILABLE", True)
-    running.join()
-    waiting.join()
+    session.released.set()
+    for thread in answered:
+        thread.join()
+    assert codes == ["DEADLINE_EXCEEDED", "OK", "OK"]
     statuses = (200, 499, 503, 504)
     counts = {code: server.metric("fanin_requests_total", status=code) for code in statuses}
     assert (counts[200], counts[503]) == (2, 1)

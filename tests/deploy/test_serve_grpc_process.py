@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from .._waiting import PATIENCE, wait_until
-from ._serving import call, gain_model, requires_serving, save, slow_model
+from ._serving import call, gain_model, requires_serving, save
 
 requires_serving()
 grpc = pytest.importorskip("grpc", reason="needs grpcio: pip install 'fanin[grpc]'")
@@ -61,48 +61,49 @@ def test_it_listens_on_the_address_of_http_alone(tmp_path, start):
         assert code_of(ask, f"{other}:{port}", "ServerLive")[0] == "UNAVAILABLE"
 
 
-def test_a_server_drains_before_it_stops(tmp_path, start):
-    model = save(slow_model(10), tmp_path / "m.onnx")
+class Pending:
+    """An inference on a thread of its own, which runs until released."""
+
+    def __init__(self, server, address):
+        body = request_of(X).SerializeToString()
+        self._answers = []
+        self._thread = threading.Thread(
+            target=lambda: self._answers.append(code_of(ask, address, "ModelInfer", body))
+        )
+        self._thread.start()
+        line = b'fanin_running{model="m",version="1"} 1.0'
+        wait_until(lambda: line in call(server, "GET", "/metrics")[1], "the model runs")
+
+    def answer(self):
+        self._thread.join(PATIENCE)
+        (answer,) = self._answers
+        return answer
+
+
+def test_a_server_drains_before_it_stops(model, start, held_runs):
     check = "/grpc.health.v1.Health/Check"
-    with start(f"m={model}", *OPTIONS, "--drain-delay", 1) as server:
+    with start(f"m={model}", *OPTIONS, "--drain-delay", 5, env=held_runs.environment) as server:
         address = server.events("serving")[0]["grpc"]
-        codes, body = [], request_of(np.eye(512, dtype="<f4")).SerializeToString()
-
-        def infer():
-            codes.append(code_of(ask, address, "ModelInfer", body))
-
-        infer()
-        pending = threading.Thread(target=infer)
-        pending.start()
+        pending = Pending(server, address)
         server.process.send_signal(signal.SIGTERM)
         server.wait_for("draining")
         answer = HEALTH_MESSAGES["HealthCheckResponse"].FromString(ask(address, check))
         assert answer.status == 2  # NOT_SERVING
         assert code_of(ask, address, "ModelMetadata", b"\x0a\x01m")[0] == "OK"
-        pending.join()
+        held_runs.release()
+        assert pending.answer() == ("OK", "")
         assert server.process.wait(PATIENCE) == 0
-    assert [code for code, _ in codes] == ["OK", "OK"]
     assert code_of(ask, address, check)[0] == "UNAVAILABLE"
 
 
 @pytest.mark.slow
-def test_a_second_signal_answers_what_is_pending(tmp_path, start):
-    model = save(slow_model(300), tmp_path / "m.onnx")
-    with start(f"m={model}", *OPTIONS, "--drain-delay", 0) as server:
-        address = server.events("serving")[0]["grpc"]
-        codes, body = [], request_of(np.eye(512, dtype="<f4")).SerializeToString()
-
-        def infer():
-            codes.append(code_of(ask, address, "ModelInfer", body))
-
-        pending = threading.Thread(target=infer)
-        pending.start()
-        running = b'fanin_running{model="m",version="1"} 1.0'
-        wait_until(lambda: running in call(server, "GET", "/metrics")[1], "the model runs")
+def test_a_second_signal_answers_what_is_pending(model, start, held_runs):
+    with start(f"m={model}", *OPTIONS, "--drain-delay", 0, env=held_runs.environment) as server:
+        pending = Pending(server, server.events("serving")[0]["grpc"])
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not server.listens(), "it stops")
         server.process.send_signal(signal.SIGTERM)
         server.process.send_signal(signal.SIGTERM)
-        pending.join()
+        said = "the server stopped during the request; try again"
+        assert pending.answer() == ("UNAVAILABLE", said)
         assert server.process.wait(PATIENCE) == 0
-    assert codes == [("UNAVAILABLE", "the server stopped during the request; try again")]

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from .._waiting import PATIENCE, wait_until
-from ._held_server import Held
+from ._held import HeldProcess
 from ._serving import INFER, Server, X, binary_body, call, gain, requires_serving
 
 requires_serving()
@@ -64,13 +64,6 @@ def test_sigterm_under_load_loses_no_request(start, model, workers):
     assert len(server.events("stopped")) == workers
 
 
-@pytest.fixture
-def held(tmp_path):
-    runs = Held(tmp_path, "_run")
-    yield runs
-    runs.release()
-
-
 class Clients:
     """Requests, each on its own thread and connection, and their responses."""
 
@@ -94,26 +87,26 @@ class Clients:
         return self.answers
 
 
-def test_a_run_in_progress_finishes_after_sigterm(start, model, held):
+def test_a_run_in_progress_finishes_after_sigterm(start, model, held_runs):
     arguments = (model.parent.parent, "--drain-delay", 0, "--drain-timeout", 600, "--threads", 1)
-    with start(*arguments, env=held.environment) as server:
+    with start(*arguments, env=held_runs.environment) as server:
         clients = Clients(server, 1)
         server.process.send_signal(signal.SIGTERM)
         wait_until(lambda: not server.listens(), "the signal has been heard")
-        held.release()
+        held_runs.release()
         assert [status for status, _ in clients.join()] == [200]
         assert server.process.wait(PATIENCE) == 0
 
 
 def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol(
-    start, model, held
+    start, model, held_runs
 ):
     arguments = (model.parent.parent, "--drain-delay", 0, "--drain-timeout", 0, "--threads", 1)
-    with start(*arguments, env=held.environment) as server:
+    with start(*arguments, env=held_runs.environment) as server:
         clients = Clients(server, 1)
         server.process.send_signal(signal.SIGTERM)
         ((status, answer),) = clients.join()
-        held.release()
+        held_runs.release()
         assert server.process.wait(PATIENCE) == 0
     assert status == 503
     assert "try again" in json.loads(answer)["error"]
@@ -121,11 +114,11 @@ def test_a_run_that_outlasts_the_drain_is_answered_with_an_error_of_the_protocol
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_a_second_signal_interrupts_requests_and_ends_at_once(start, model, held, workers):
+def test_a_second_signal_interrupts_requests_and_ends_at_once(start, model, held_runs, workers):
     """These runs never end."""
     arguments = (model.parent.parent, "--drain-delay", 0, "--drain-timeout", 600, "--threads", 1)
     arguments += ("--concurrency", 1, "--workers", workers)
-    with start(*arguments, env=held.environment) as server:
+    with start(*arguments, env=held_runs.environment) as server:
         server.wait_for("serving", workers)
         clients = Clients(server, 4)
         server.process.send_signal(signal.SIGINT)
@@ -142,7 +135,7 @@ def test_a_second_signal_interrupts_requests_and_ends_at_once(start, model, held
 
 def test_a_signal_while_models_are_loaded_ends_it_as_one_while_it_serves(model, tmp_path):
     """Without a handler, the init process of a container would ignore the signal."""
-    environment = Held(tmp_path, "__init__").environment
+    environment = HeldProcess(tmp_path, "__init__").environment
     server = Server(model, "--threads", 1, env=environment, log=tmp_path / "log")
     status = Path(f"/proc/{server.process.pid}/status")
 

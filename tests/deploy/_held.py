@@ -1,6 +1,9 @@
-"""Server processes that wait for the test, so that what it does meanwhile is no race."""
+"""Models that wait for the test, so that what it does meanwhile is no race."""
 
+import threading
 from pathlib import Path
+
+from .._waiting import PATIENCE
 
 # Python runs a module of this name at its start, in the workers too.
 _SITECUSTOMIZE = """
@@ -18,8 +21,8 @@ LoadedModel.{method} = held
 """
 
 
-class Held:
-    """Models run (``_run``) or load (``__init__``) once ``release`` has been called.
+class HeldProcess:
+    """In a server process, models run (``_run``) or load (``__init__``) only once released.
 
     ``environment`` is that of the server.
     """
@@ -38,3 +41,18 @@ class Held:
     def hold(self) -> None:
         """From now on, again."""
         self._released.unlink()
+
+
+class HeldSession:
+    """In this process, a session of 3 · x whose runs end only when the test releases them."""
+
+    def __init__(self, state):
+        """Take the place of the session of the model m."""
+        self.begun = threading.Semaphore(0)
+        self.released = threading.Event()
+        state.repository.find("m")._session = self
+
+    def run(self, _outputs, inputs):
+        self.begun.release()
+        assert self.released.wait(PATIENCE)
+        return [3 * inputs["x"]]
