@@ -1,8 +1,8 @@
 """How long an 8-bit layer takes, dense in ONNX Runtime and condensed.
 
-The tables that come with fanin were measured on a CPU with AVX-512 VBMI. For other CPUs the
-condensed times are scaled so that their ratio to dense ones becomes what is known of such CPUs; see
-quantized_cpus. A user's own tables are taken as they are.
+The tables that come with fanin were measured on two CPUs with AVX-512 VBMI, with and without AMX.
+For other instruction sets their condensed times are scaled; see quantized_cpus. A user's own tables
+are taken as they are.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .calibration_files import (
 )
 from .conv_cost import QUANTIZED_KINDS, ConvCostModel, ConvTable, output_pixels
 from .layer_costs import LayerCosts, LayerTable
-from .quantized_cpus import DENSITY, SIZE, Cpu, dense_over_condensed
+from .quantized_cpus import Cpu
 from .report import origin_of_times
 
 Form = Literal["static", "dynamic"]
@@ -37,7 +37,7 @@ Form = Literal["static", "dynamic"]
 
 FORMS: tuple[Form, ...] = get_args(Form)
 
-_SHIPPED = "calibration.int8.json"
+_SHIPPED, _SHIPPED_AMX = "calibration.int8.json", "calibration.int8.amx.json"
 
 _REMEDY = "run fanin calibrate --of int8 to measure this one"
 
@@ -73,10 +73,11 @@ class QuantizedCalibration:
         return read_table(path, cls._of, " --of int8")
 
     @classmethod
-    def shipped(cls) -> QuantizedCalibration:
-        """Read the tables that come with fanin."""
-        text = resources.files(__package__).joinpath(_SHIPPED).read_text()
-        return parse_table(text, _SHIPPED, cls._of)
+    def shipped(cls, amx: bool = False) -> QuantizedCalibration:
+        """Read the tables that come with fanin, for CPUs with AMX or without."""
+        name = _SHIPPED_AMX if amx else _SHIPPED
+        text = resources.files(__package__).joinpath(name).read_text()
+        return parse_table(text, name, cls._of)
 
     @classmethod
     def _of(cls, fields: dict[str, Any]) -> QuantizedCalibration:
@@ -99,7 +100,7 @@ class QuantizedCosts:
         calibration: measured times.
         threads: of a session.
         dispatch: cost of starting several threads.
-        cpu: to scale the times to; None takes them as they are.
+        cpu: whose instruction set the times are scaled to; None takes them as they are.
 
     Attributes:
         machine: that was measured, and how times follow from it.
@@ -129,14 +130,13 @@ class QuantizedCosts:
         self._convolutions = ConvCostModel(
             calibration.convolutions, predicted, dispatch, QUANTIZED_KINDS, weight_bytes=1
         )
-        self._measured = LayerCosts(calibration.static)
         self._cpu = cpu
 
     @classmethod
     def of_this_machine(cls, threads: int = 1) -> QuantizedCosts:
         """Take the user's tables of so many threads, else of one, else the shipped ones.
 
-        The shipped ones are scaled to the CPU, and to the instruction set that FANIN_ISA names.
+        The shipped ones are scaled to the CPU's instruction set, or to that FANIN_ISA names.
 
         Raises:
             ExportError: a file of the user's is unusable, with the remedy.
@@ -146,7 +146,7 @@ class QuantizedCosts:
         own = own_table(threads, quantized=True)
         if own.path is None:
             cpu = Cpu.of_this_machine()
-            shipped = QuantizedCalibration.shipped()
+            shipped = QuantizedCalibration.shipped(cpu.amx)
             model = cls(shipped, threads, dispatch_cost() if threads > 1 else SPINNING, cpu)
             model.machine += f", which came with fanin{cpu.note}: {_REMEDY}{own.note}"
             return model
@@ -170,7 +170,7 @@ class QuantizedCosts:
     ) -> float:
         """Predict a condensed node of ``stored`` entries, padding included."""
         seconds = self._layers[form].condensed(batch, out_features, in_features, stored)
-        return seconds * self._factor(batch)
+        return seconds * self._slowdown(batch)
 
     def dense_conv(self, geometry: ConvGeometry, batch: int, sizes: Sequence[int]) -> float:
         """Predict ONNX Runtime's own convolution of images of ``sizes``."""
@@ -181,18 +181,10 @@ class QuantizedCosts:
     ) -> float:
         """Predict a condensed convolution of ``stored`` entries, padding included."""
         seconds = self._convolutions.condensed(geometry, batch, sizes, stored)
-        return seconds * self._factor(batch * output_pixels(geometry, sizes))
+        return seconds * self._slowdown(batch * output_pixels(geometry, sizes))
 
-    def _factor(self, rows: int) -> float:
-        """Return how many times as long a condensed layer of so many rows takes on the CPU.
-
-        Over its dense form: nothing but the ratio of the two decides.
-        """
-        ratio = None if self._cpu is None else dense_over_condensed(self._cpu, rows)
-        if ratio is None:
-            return 1.0
-        dense = self._measured.dense(rows, SIZE, SIZE)
-        return dense / self._measured.condensed(rows, SIZE, SIZE, round(DENSITY * SIZE**2)) / ratio
+    def _slowdown(self, rows: int) -> float:
+        return 1.0 if self._cpu is None else self._cpu.slowdown(rows)
 
 
 _LAST_AXIS = re.compile(r"\[[^\[\]{}]*\]")

@@ -1,7 +1,7 @@
-"""What is known of 8-bit layers on CPUs without measured tables of their own.
+"""How fast condensed 8-bit layers are with instruction sets other than the measured one.
 
-Only the ratio of dense to condensed times decides a form. For each instruction set there is that of
-one layer; other layers are taken to differ from it as they do on the measured machine.
+For each instruction set there is one layer's ratio of dense to condensed times. Other layers are
+taken to differ from it as they do on the measured machines.
 """
 
 from __future__ import annotations
@@ -14,12 +14,10 @@ import numpy as np
 
 from .interpolation import interpolate
 
-SIZE, DENSITY = 1536, 0.1
-"""The layer: as many weights as 3072 -> 768 and 768 -> 3072 have, whose ratios are those below."""
-
 _ROWS = (1, 8, 16, 64, 256)
 
 _RATIOS: dict[str, tuple[float, ...]] = {
+    "avx512vbmi": (6.7, 5.2, 5.1, 5.2, 5.6),
     "avx512vnni": (6.1, 2.5, 2.1, 2.0, 2.0),
     "avx512bw": (1.5, 1.2, 1.4, 1.25, 1.27),
     "avxvnni": (3.4, 1.6, 1.5, 1.4, 1.3),
@@ -29,26 +27,19 @@ _RATIOS: dict[str, tuple[float, ...]] = {
 }
 """Dense over condensed, by the instruction set of our kernels and rows of X.
 
-The first four were measured on one Xeon with the instruction set forced (docs/kernels.md), all next
-to ONNX Runtime's dense int8 with AVX-512 VNNI: on CPUs that lack it the dense form takes longer, so
-that condensed layers are chosen too seldom rather than too often. With AVX-512 but no VNNI, kernels
-of two and more samples compute in float32, whose times stand for theirs. The figures of Arm64 and
-of scalar code are estimates from instruction counts.
+Of a layer with 2.36 million weights at 90 %, next to ONNX Runtime's dense int8 with AVX-512 VNNI.
+The first is that of calibration.int8.json; the next four were measured on one Xeon with the
+instruction set forced (docs/kernels.md). On CPUs that lack AVX-512 VNNI the dense form takes
+longer, so that condensed layers are chosen too seldom rather than too often. With AVX-512 but no
+VNNI, kernels of two and more samples compute in float32, whose times stand for theirs. The figures
+of Arm64 and of scalar code are estimates from instruction counts.
 """
 
-_SAME = {"avx512f": "avx2", "neon": "dotprod"}
+_MEASURED = "avx512vbmi"
+"""The instruction set of the tables that come with fanin."""
+
+_SAME = {"avx512bf16": _MEASURED, "avx512f": "avx2", "neon": "dotprod"}
 """Instruction sets that have no figures of their own: those that they are taken for."""
-
-_TILE_ROWS = 64
-"""From so many rows on, AMX tiles are taken to be full."""
-
-_FEW_ROWS = (6.6, 3.0, 3.0)
-"""Dense over condensed with AMX at 1, 8 and 16 rows, and from there to the tiles. Condensed int8 is
-33 and 17 times as fast as dense float32 (90 %, Zen 5), dense int8 5 and 5.7 times (with AMX)."""
-
-_FULL_TILES = 0.44
-"""The same of full tiles, by their limit: 45 multiply-adds a cycle, worth 450 dense ones, of 1024.
-ONNX Runtime was measured at a fourth of it, but dense layers that tiles serve stay dense."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +48,8 @@ class Cpu:
 
     Attributes:
         isa: instruction set of our kernels, as fanin.ort_ops names them.
-        amx: whether the CPU multiplies tiles of 8-bit integers (AMX), which the runtime uses.
+        amx: whether the CPU multiplies tiles of 8-bit integers (AMX), as ONNX Runtime's dense
+            layers do.
 
     """
 
@@ -88,21 +80,16 @@ class Cpu:
     @property
     def note(self) -> str:
         """Say what the times are scaled to; empty where they are not."""
-        if dense_over_condensed(self, 1) is None:
-            return ""
-        return f", scaled to {self.isa}{' with AMX' if self.amx else ''}"
+        return f", scaled to {self.isa}" if self._kernels != _MEASURED else ""
 
+    def slowdown(self, rows: int) -> float:
+        """Return by how many times a condensed layer takes longer than on the measured machines."""
+        of_measured, of_this = (_RATIOS[isa] for isa in (_MEASURED, self._kernels))
+        return _at(_ROWS, of_measured, rows) / _at(_ROWS, of_this, rows)
 
-def dense_over_condensed(cpu: Cpu, rows: int) -> float | None:
-    """Return dense over condensed time of the layer on a CPU; None where it is as measured.
-
-    The measured machine has AVX-512 VBMI and no AMX.
-    """
-    ratios = _RATIOS.get(_SAME.get(cpu.isa, cpu.isa))
-    known = [] if ratios is None else [_at(_ROWS, ratios, rows)]
-    if cpu.amx:
-        known.append(_FULL_TILES if rows >= _TILE_ROWS else _at(_ROWS[:3], _FEW_ROWS, rows))
-    return min(known, default=None)
+    @property
+    def _kernels(self) -> str:
+        return _SAME.get(self.isa, self.isa)
 
 
 def _at(axis: tuple[int, ...], ratios: tuple[float, ...], rows: int) -> float:

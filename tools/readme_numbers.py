@@ -15,6 +15,7 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -110,7 +111,9 @@ def threads(results: Path) -> list[str]:
 
 LAYERS = ("3072x768", "768x3072")
 SPARSITIES = (0.8, 0.9, 0.95)
-LAYER_BATCHES = (1, 16, 64)
+LAYER_BATCHES = {"int8": (1, 16, 64), "int8-amx": (1, 16, 64, 256)}
+"""Columns of the tables of a layer in 8 bits, by folder in docs/results."""
+
 LAYER_ENGINES = {
     "dense-int8-static": "dense int8, static",
     "dense-int8-dynamic": "dense int8, dynamic",
@@ -122,11 +125,12 @@ LAYER_ENGINES = {
 """Rows of the tables of a layer in 8 bits, by engine."""
 
 
-def int8_layers(results: Path) -> list[str]:
+def int8_layers(results: Path, folder: str = "int8") -> list[str]:
     """Write speed-ups over dense float32 of ``fanin bench layer --precision int8``."""
-    lines = _heading("layer", "over dense float32", *map(_batch, LAYER_BATCHES), "error")
+    batches = LAYER_BATCHES[folder]
+    lines = _heading("layer", "over dense float32", *map(_batch, batches), "error")
     for size in LAYERS:
-        cases = _cases_by(results / "int8" / f"layer-{size}" / "results.json")
+        cases = _cases_by(results / folder / f"layer-{size}" / "results.json")
         for engine, title in LAYER_ENGINES.items():
             # Dense kernels take the same time at any sparsity.
             shown = (0.9,) if engine.startswith("dense") else SPARSITIES
@@ -134,25 +138,26 @@ def int8_layers(results: Path) -> list[str]:
                 _one_behind_other(
                     [_ratio_over_dense(cases.get((batch, each)), engine) for each in shown]
                 )
-                for batch in LAYER_BATCHES
+                for batch in batches
             ]
-            error = _error(cases.get((LAYER_BATCHES[-1], 0.9)), engine)
+            error = _error(cases.get((batches[-1], 0.9)), engine)
             lines.append(_row(size.replace("x", "\u00a0→\u00a0"), title, *cells, error))
     return lines
 
 
-def int8_rivals(results: Path) -> list[str]:
+def int8_rivals(results: Path, folder: str = "int8") -> list[str]:
     """Write how much faster the sparse layer in 8 bits is than each other runtime's best form."""
-    lines = _heading("layer", "faster than", *map(_batch, LAYER_BATCHES))
+    batches = LAYER_BATCHES[folder]
+    lines = _heading("layer", "faster than", *map(_batch, batches))
     for size in LAYERS:
-        cases = _cases_by(results / "int8" / f"layer-{size}" / "results.json")
+        cases = _cases_by(results / folder / f"layer-{size}" / "results.json")
         found = [rival["family"] for case in cases.values() for rival in case["rivals"]]
         for family in dict.fromkeys(found) or [NOT_MEASURED]:
             cells = [
                 _one_behind_other(
                     [_ratio_over_rival(cases.get((batch, each)), family) for each in SPARSITIES]
                 )
-                for batch in LAYER_BATCHES
+                for batch in batches
             ]
             lines.append(_row(size.replace("x", "\u00a0→\u00a0"), family, *cells))
     return lines
@@ -165,15 +170,15 @@ ZOO = {
     "resnet-50": "ResNet-50",
     "vit-b-16": "ViT-B/16",
 }
-"""Rows of the table of networks, by folder in docs/results/int8/networks."""
+"""Rows of the table of networks, by their folder."""
 
 
-def int8_networks(results: Path) -> list[str]:
+def int8_networks(results: Path, folder: str = "int8") -> list[str]:
     """Write speed-ups over dense float32 of ``fanin bench zoo --precision int8``."""
     engines = [engine for engine in LAYER_ENGINES if "bfloat16" not in engine]
     lines = _heading("network, 90\u00a0%", *(LAYER_ENGINES[engine] for engine in engines))
     for name, title in ZOO.items():
-        file = results / "int8" / "networks" / name / "results.json"
+        file = results / folder / "networks" / name / "results.json"
         case = _only_case(json.loads(file.read_text())) if file.is_file() else None
         cells = [_times(_ratio_over_dense(case, engine)) for engine in engines]
         lines.append(_row(title, *cells))
@@ -267,6 +272,9 @@ BLOCKS: dict[str, Callable[[Path], list[str]]] = {
     "int8-layers": int8_layers,
     "int8-rivals": int8_rivals,
     "int8-networks": int8_networks,
+    "int8-amx-layers": partial(int8_layers, folder="int8-amx"),
+    "int8-amx-rivals": partial(int8_rivals, folder="int8-amx"),
+    "int8-amx-networks": partial(int8_networks, folder="int8-amx"),
     "foreign": foreign,
     "foreign-sum": foreign_sum,
 }
