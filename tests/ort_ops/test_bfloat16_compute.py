@@ -74,11 +74,13 @@ def test_every_batch_up_to_70_on_every_instruction_set(isa):
         assert_right(layer, x[:batch], gemm.run(x[:batch]))
 
 
-def test_this_cpu_takes_pairs_where_it_has_them_and_windows_below():
+def test_pairs_are_taken_where_they_suit_the_cpu_and_windows_below():
     layer = in_bfloat16(make_layer(np.random.default_rng(3), 512, 64, 50))
     few, many = pack(layer).info()
     assert few.kernel.startswith("f32-bf16w-") or few.kernel.endswith("scalar")
-    assert (many.kernel == PAIRS) == ("avx512bf16" in _native.supported_isas())
+    rows = {row.name: row for row in _native.kernel_table()}
+    suited = PAIRS in rows and rows[PAIRS].supported and rows[PAIRS].suits_cpu
+    assert (many.kernel == PAIRS) == suited
     assert PAIRS not in {info.kernel for info in layer.pack().info()}
 
 

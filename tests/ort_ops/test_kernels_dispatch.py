@@ -3,6 +3,7 @@
 import itertools
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -24,11 +25,11 @@ ISA_ORDER = [
 ]
 
 
-def pack(in_features=256, out_features=64, fan_in=32, **options):
+def pack(in_features=256, out_features=64, fan_in=32, dtype=np.float32, **options):
     rng = np.random.default_rng(0)
     columns = np.sort(np.argsort(rng.random((out_features, in_features)), 1)[:, :fan_in], 1)
     return _native.PackedGemm(
-        values=rng.standard_normal(columns.shape).astype(np.float32),
+        values=rng.standard_normal(columns.shape).astype(dtype),
         indices=columns.astype(np.uint16),
         rows=np.arange(out_features, dtype=np.int32),
         bias=np.zeros(out_features, np.float32),
@@ -57,15 +58,18 @@ def test_a_kernel_that_does_not_suit_the_cpu_is_packed_only_if_forced():
             assert info.kernel not in unsuited
     for row in rows:
         if row.supported and row.name in unsuited:
-            assert pack(kernel=row.name).info()[0].kernel == row.name
+            dtype = ml_dtypes.bfloat16 if row.compute == "bfloat16" else np.float32
+            (info,) = pack(kernel=row.name, dtype=dtype, compute=row.compute).info()
+            assert info.kernel == row.name
 
 
 @pytest.mark.skipif(not CPUINFO.exists(), reason="needs /proc/cpuinfo")
-def test_weights_are_broadcast_from_memory_on_intel_cpus_with_float16_arithmetic():
+def test_intel_cpus_with_float16_arithmetic_broadcast_weights_from_memory_and_make_no_pairs():
     rows = {row.name: row for row in _native.kernel_table()}
     panel = rows.get("f32-gemm-panel32loads-avx512f") or pytest.skip("not an x86 CPU")
     words = set(CPUINFO.read_text().split())
     assert panel.suits_cpu == ({"GenuineIntel", "avx512_fp16"} <= words)
+    assert rows["bf16-gemm-pairs32-avx512bf16"].suits_cpu == (not panel.suits_cpu)
     if panel.suits_cpu:
         (info,) = pack(min_batch=64, max_batch=64).info()
         assert info.kernel == panel.name
