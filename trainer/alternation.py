@@ -123,7 +123,7 @@ class Alternation:
         return sparsities.index(sparsity)
 
     @torch.no_grad()
-    def before_step(self) -> None:
+    def expose(self) -> None:
         """Correct the gradients and expose the dense weights to the optimizer.
 
         Raises:
@@ -146,11 +146,11 @@ class Alternation:
             layer.local_weight.copy_(layer.dense_weight)
 
     @torch.no_grad()
-    def after_step(self) -> None:
-        """Store the dense weights that the optimizer left, and show the sub-net again."""
+    def conceal(self, index: int) -> None:
+        """Store the dense weights that the optimizer left, and hold this sub-net."""
         for layer in self.subnets[self.held].values():
             layer.dense_weight.copy_(layer.local_weight)
-        self.project()
+        self.project(index)
 
     def commit(self, step: int) -> None:
         """Go on to the next turn: ``step`` steps have taken place."""

@@ -3,6 +3,7 @@
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -18,8 +19,8 @@ from .processes import Processes
 from .schedule import UpdateSchedule
 from .shared_windows import average_windows, commit_windows
 from .sparse_layer import SparseLayer, check_present
-from .step_hooks import StepHooks
-from .straight_through import check_finite, expose_dense_weights, project_to_mask
+from .step_hooks import Closure, StepHooks
+from .straight_through import check_finite, expose_dense_weights, project_to_mask, take_weight
 from .topology import TopologyUpdate, TopologyUpdater
 from .weight_moves import WeightMoves
 
@@ -81,11 +82,14 @@ class TrainingCycle:
         self._state_checked, self._weights_checked = False, False
         self._newly_loaded = False
         self._moves: WeightMoves | None = None
+        self._exposed = False  # whether the model holds its dense weights
 
     def attach(self, model: nn.Module) -> None:
         """Add the hooks: to the model, and to the innermost optimizer, whose steps move weights."""
         self._model = weakref.ref(model)
-        self._step_hooks = StepHooks(self._optimizers[-1], self._before_step, self._after_step)
+        self._step_hooks = StepHooks(
+            self._optimizers[-1], self._before_step, self._evaluate, self._after_step
+        )
         self._model_hooks = hook_gradients(
             model, self._layers.values(), self._in_model, self._after_backward
         )
@@ -103,6 +107,7 @@ class TrainingCycle:
         """Update the topology if an update is due (see ``Sparsifier.step``)."""
         stepped, self.stepped = self.stepped, False
         self._step_hooks.expect_new_step()
+        self._hide_after_error()
         for layer in self._every_layer:
             layer.window.discard_pending()
         if self._alternation is not None:
@@ -127,11 +132,11 @@ class TrainingCycle:
 
     def _after_backward(self, layer: SparseLayer) -> None:
         layer = self._in_model(layer)
-        if layer.dense is not None and self._step_hooks.within_step:
+        if self._exposed and self._step_hooks.within_step:
             raise RuntimeError(
                 f"with method {self.method.name!r}, the model holds its dense weights during "
-                "optimizer.step(), and a closure would use them, such as that of Lightning's "
-                "automatic optimization; call backward() before step() instead"
+                "optimizer.step(), and a backward pass used them; call backward() before step(), "
+                "or in a closure that step() is given"
             )
         if isinstance(self.method, DenseToSparse):
             layer.mask_dense_gradient()
@@ -144,25 +149,66 @@ class TrainingCycle:
             layer.window.observe(gradient, layer.mask, scale)
         layer.mask_gradient()
 
-    def _before_step(self) -> None:
+    def _before_step(self, has_closure: bool) -> None:
         if self._loaded.pending or not self._weights_checked:
             check_present(self._model(), self._layers.values())
             self._weights_checked = True
         self._newly_loaded = self._loaded.settle()
+        if isinstance(self.method, SparseMethod) and self.method.moves_weights:
+            self._moves = WeightMoves(self.method, self._layers, self._optimizers[-1], self._seed)
+        self._hide_after_error()
+        if not has_closure:
+            self._expose()
+
+    def _evaluate(self, closure: Closure) -> Any:
+        """Call a closure of the optimizer's step: it sees sparse weights, the step dense ones."""
+        if self._exposed:  # by an earlier call in the same step
+            self._conceal()
+        result = closure()
+        self._expose()
+        return result
+
+    def _expose(self) -> None:
+        """Let the model hold the dense weights, if there are any, for the optimizer."""
         if isinstance(self.method, DenseToSparse):
             for layer in self._layers.values():
                 expose_dense_weights(layer, self._optimizers[-1], self.method)
         elif self._alternation is not None:
-            self._alternation.before_step()
-        elif isinstance(self.method, SparseMethod) and self.method.moves_weights:
-            self._moves = WeightMoves(self.method, self._layers, self._optimizers[-1], self._seed)
+            self._alternation.expose()
+        self._exposed = self._has_dense
+
+    def _conceal(self) -> None:
+        """Let the model hold sparse weights again, for a further pass within the step."""
+        if isinstance(self.method, DenseToSparse):
+            for layer in self._layers.values():
+                project_to_mask(layer, self.method, choose=False)
+        elif self._alternation is not None:
+            self._alternation.conceal(self._alternation.turn)
+        self._exposed = False
+
+    def _hide_after_error(self) -> None:
+        """Let the model hold sparse weights again after a step that ended by an error."""
+        if self._exposed and self._alternation is not None:
+            self._alternation.hold(self._alternation.shown)
+        elif self._exposed:
+            for layer in self._layers.values():
+                take_weight(layer)
+                layer.mask_weight()
+        self._exposed = False
 
     @torch.no_grad()
     def _after_step(self) -> None:
         method, moves = self.method, self._moves
         self._moves = None
+        if self._has_dense and not self._exposed:
+            raise RuntimeError(
+                f"with method {method.name!r}, dense weights train, but the optimizer did not call "
+                "the closure that its step() was given, and changed sparse ones; call step() "
+                "without it"
+            )
+        self._exposed = False
         if self._alternation is not None:
-            self._alternation.after_step()
+            self._alternation.conceal(self._alternation.shown)
         choose = False
         if isinstance(method, DenseToSparse):
             step = self.step_count + 1
@@ -224,6 +270,11 @@ class TrainingCycle:
     def _in_model(self, layer: SparseLayer) -> SparseLayer:
         """Return the layer that the model holds now: that of a sub-net, if there are any."""
         return layer if self._alternation is None else self._alternation.held_layer(layer)
+
+    @property
+    def _has_dense(self) -> bool:
+        """Whether dense weights train behind the sparse ones."""
+        return isinstance(self.method, DenseToSparse) or self._alternation is not None
 
     @property
     def _subnets(self) -> Sequence[Mapping[str, SparseLayer]]:

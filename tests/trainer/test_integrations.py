@@ -10,7 +10,7 @@ import torchvision
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fanin.trainer import RigL, Sparsifier, SRigL
+from fanin.trainer import AST, SRSTE, LayerOptions, RigL, Sparsifier, SRigL, TopKAST
 from fanin.trainer.integrations.options import check_options
 
 from ._options import grouped
@@ -202,6 +202,53 @@ def test_lightning_trainer_resumes_bit_for_bit(tmp_path):
     trainer.test(whole, loader, ckpt_path=tmp_path / "epoch=0.ckpt", verbose=False)
     assert sparsifier.step_count == 12
     check(whole, sparsifier.masks)
+
+
+@pytest.mark.parametrize("method", [SRSTE("2:4"), TopKAST(0.75), AST(0.75)])
+def test_lightning_trains_dense_weights_behind_the_mask_as_a_loop_does(method):
+    """Automatic optimization passes its forward and backward pass to the optimizer's step."""
+    lightning = pytest.importorskip("lightning.pytorch")
+    from fanin.trainer.integrations.lightning import SparsifierCallback
+
+    class Module(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.net = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 4))
+
+        def forward(self, inputs):
+            return self.net(inputs)
+
+        def training_step(self, batch, _):
+            return cross_entropy(self(batch[0]), batch[1])
+
+        def configure_optimizers(self):
+            return torch.optim.AdamW(self.parameters(), lr=1e-2)
+
+    inputs = torch.randn(48, 20, generator=torch.Generator().manual_seed(1))
+    data = torch.utils.data.TensorDataset(inputs, torch.arange(48) % 4)
+    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    layers = LayerOptions(distribution="uniform", dense_in_budget=False)
+    options = {"update_every": 3, "layers": layers}
+    callback, trained = SparsifierCallback(method, **options), Module()
+    lightning.Trainer(
+        max_epochs=2, accelerator="cpu", logger=False, callbacks=[callback],
+        enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
+    ).fit(trained, loader)  # fmt: skip
+
+    module = Module()
+    optimizer = module.configure_optimizers()
+    sparsifier = Sparsifier(module, optimizer, method=method, total_steps=24, **options)
+    for _ in range(2):
+        for each in loader:
+            optimizer.zero_grad()
+            module.training_step(each, 0).backward()
+            optimizer.step()
+            sparsifier.step()
+    for mine, other in zip(trained.parameters(), module.parameters(), strict=True):
+        assert torch.equal(mine, other)
+    for name, mask in sparsifier.masks.items():
+        assert torch.equal(mask, callback.sparsifier.masks[name])
 
 
 def test_misspelled_options_of_callbacks_are_refused_at_once():

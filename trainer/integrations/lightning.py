@@ -16,7 +16,8 @@ class SparsifierCallback(Callback):  # type: ignore[misc, unused-ignore]  # not 
     For modules with automatic optimization and one optimizer. Model, optimizer, number of steps and
     gradient scaler come from the trainer; Lightning's checkpoints hold the state. A checkpoint that
     ``test``, ``validate`` or ``predict`` load after training (``ckpt_path="best"``) brings its
-    masks. The attribute ``sparsifier`` is None before training starts.
+    masks. The attribute ``sparsifier`` is None before training starts. With ``AST``, the module's
+    ``training_step`` must call the module itself, ``self(inputs)``, which switches the sub-net.
 
     Args:
         method: the training method.

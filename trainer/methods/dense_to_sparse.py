@@ -15,10 +15,7 @@ from .base import check_sparsity
 
 
 class DenseToSparse:
-    """Base of these methods: what is trained behind the mask, and what pulls it towards zero.
-
-    Optimizer closures are refused because they would see the dense weights.
-    """
+    """Base of these methods: what is trained behind the mask, and what pulls it towards zero."""
 
     name: ClassVar[str]
     updates: ClassVar[bool] = False
@@ -115,7 +112,7 @@ class TopKAST(DenseToSparse):
         decay: weight of the exploration loss (section 2.3): ½ · ``decay`` · w² for weights of A,
             divided by the density of A for the others of B.
         mask_every: optimizer steps between two choices of A and B (the paper's N, section 2.2).
-        structure: "unstructured" or "constant-fan-in".
+        structure: "unstructured", "constant-fan-in" or blocks, such as "block-16".
 
     Raises:
         ValueError: a value is out of range, or the structure has one density only.
