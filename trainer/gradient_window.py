@@ -48,9 +48,12 @@ class GradientWindow:
         else:
             self._pending.masked_fill_(mask, 0).add_(grad, alpha=1 / scale)
 
-    def pending_is_finite(self) -> bool:
-        """Return whether the sum of the pending gradient is finite, as it is if there is none."""
-        return self._pending is None or bool(torch.isfinite(self._pending.sum()))
+    def pending_is_finite(self) -> Tensor | None:
+        """Return whether the sum of the pending gradient is finite: bool [], None without one."""
+        if self._pending is None:
+            return None
+        wide = torch.promote_types(self._pending.dtype, torch.float32)
+        return self._pending.sum(dtype=wide).isfinite()
 
     def commit(self, *, finite: bool) -> None:
         """Add the pending gradient to the sum, after the optimizer's step.

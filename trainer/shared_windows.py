@@ -18,7 +18,7 @@ def commit_windows(layers: Collection[SparseLayer], processes: Processes) -> Non
 
     The gradient of a sharded layer counts only if all of its parts are finite.
     """
-    finite = {layer.name: layer.window.pending_is_finite() for layer in layers}
+    finite = _finite(layers)
     sharded = [layer for layer in layers if layer.sharding is not None]
     if sharded:
         failures = processes.sum_values(
@@ -27,6 +27,18 @@ def commit_windows(layers: Collection[SparseLayer], processes: Processes) -> Non
         finite |= {layer.name: not count for layer, count in zip(sharded, failures, strict=True)}
     for layer in layers:
         layer.window.commit(finite=finite[layer.name])
+
+
+def _finite(layers: Collection[SparseLayer]) -> dict[str, bool]:
+    """Return by name whether the pending gradients are finite; waits for the device only once."""
+    found = {layer.name: layer.window.pending_is_finite() for layer in layers}
+    pending = {name: finite for name, finite in found.items() if finite is not None}
+    result = dict.fromkeys(found, True)
+    if pending:
+        device = next(iter(pending.values())).device
+        together = torch.stack([finite.to(device) for finite in pending.values()])
+        result |= zip(pending, together.tolist(), strict=True)
+    return result
 
 
 @torch.no_grad()

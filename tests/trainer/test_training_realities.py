@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from fanin.trainer import MEST, SRSTE, RigL, Sparsifier, SRigL
+from fanin.trainer.gradient_window import GradientWindow
 from fanin.trainer.masking import apply_bits_, mask_bits
 
 from ._options import grouped
@@ -157,6 +158,17 @@ def test_non_finite_gradients_of_pruned_positions_leave_no_trace():
     sparsifier.step()
     check(model, optimizer, sparsifier, constant=True)
     assert bool((weight[mask] != 0).any())
+
+
+def test_a_gradient_counts_though_its_sum_exceeds_its_type():
+    gradient = torch.full((8,), 6e4, dtype=torch.float16)
+    window = GradientWindow()
+    window.observe(gradient, torch.ones(8, dtype=torch.bool))
+    assert bool(window.pending_is_finite())
+    window.observe(
+        torch.tensor([torch.inf] * 8, dtype=torch.float16), torch.ones(8, dtype=torch.bool)
+    )
+    assert not window.pending_is_finite()
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
