@@ -1,5 +1,6 @@
 """Waiting for what another thread or process does: no test says how long that takes."""
 
+import asyncio
 import time
 from collections.abc import Callable
 from typing import TypeVar
@@ -19,3 +20,12 @@ def wait_until(
         assert time.monotonic() < end, f"waited {seconds:g} s in vain until {what}"
         time.sleep(pause)
     return found
+
+
+class LoopClock:
+    """The clock of the running event loop, which from now on only the test moves."""
+
+    def __init__(self):
+        loop = asyncio.get_running_loop()
+        self.now = loop.time()
+        loop.time = lambda: self.now

@@ -9,6 +9,7 @@ import zlib
 import numpy as np
 import pytest
 
+from .._waiting import PATIENCE, LoopClock
 from ._held import HeldSession
 from ._serving import (
     HEADER,
@@ -253,11 +254,18 @@ def test_a_full_queue_is_503_and_nothing_else_is(held):
 
 
 def test_a_run_longer_than_the_timeout_is_504(held):
-    app, session = held(timeout=1, concurrency=1)
-    answer = post(app, INFER, json_body(X))
-    assert session.begun.acquire(blocking=False)
+    app, session = held(timeout=60, concurrency=1)
+
+    async def outlast():
+        clock = LoopClock()
+        asking = asyncio.create_task(ask(app, "POST", INFER, json_body(X)))
+        assert await asyncio.to_thread(session.begun.acquire, timeout=PATIENCE)
+        clock.now += 61
+        return await asking
+
+    answer = asyncio.run(outlast())
     assert answer.status == 504
-    assert "the request timed out after 1 s (running)" in answer.error
+    assert "the request timed out after 60 s (running)" in answer.error
 
 
 def test_batched_requests_get_their_own_rows(serving):

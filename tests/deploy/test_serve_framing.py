@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from .._waiting import LoopClock
 from ._serving import requires_serving
 
 requires_serving()
@@ -316,16 +317,18 @@ def test_an_unread_body_is_discarded_up_to_the_size_limit():
 
 def test_an_answer_has_its_time_in_all_not_for_each_part():
     async def run():
-        client = Client(timeout=0.2)
+        clock = LoopClock()
+        client = Client(timeout=3)
         await client.send(b"GET /a HTTP/1.1\r\n\r\n")
         client.protocol.pause_writing()
-        end = client.protocol._read_timer.when()
         client.protocol.resume_writing()  # the client has read a part
-        await asyncio.sleep(0.01)
+        clock.now += 2
         client.protocol.pause_writing()
-        assert client.protocol._read_timer.when() == end
-        while not client.transport.aborted:
-            await asyncio.sleep(0.01)
+        await settle()
+        assert not client.transport.aborted
+        clock.now += 2
+        await settle()
+        assert client.transport.aborted
         assert client.refused == ["answer"]
 
     asyncio.run(run())
@@ -364,13 +367,16 @@ def test_each_phase_has_its_own_deadline_though_one_timer_serves_all():
     """One timer serves all phases: it notices a shorter later deadline and ignores past ones."""
 
     async def run():
-        client = Client(timeout=0.2)
+        clock = LoopClock()
+        client = Client(timeout=2)
         await client.send(b"GET /a HTTP/1.1\r\n\r\n")
-        await asyncio.sleep(0.3)  # the head's deadline has passed, but it had arrived
+        clock.now += 3  # the head's deadline has passed, but it had arrived
+        await settle()
         assert not client.transport.closing
         await client.send(b"GET /b HTTP/1.1\r\n")
-        while not client.transport.closing:
-            await asyncio.sleep(0.01)
+        clock.now += 3
+        await settle()
+        assert client.transport.closing
         assert b"HTTP/1.1 408 " in client.transport.written
         assert client.refused == ["head"]
 
@@ -417,7 +423,8 @@ def test_an_answer_has_the_date_at_which_it_begins(monkeypatch):
     async def run():
         seconds = iter((1e9, 1e9 + 60, 1e9 + 120))
         monkeypatch.setattr(time, "time", lambda: next(seconds))
-        client = Client(timeout=0.01)
+        clock = LoopClock()
+        client = Client(timeout=2)
         client.answering.clear()
         await client.send(b"GET /a HTTP/1.1\r\n\r\n")
         assert client.transport.written == b""
@@ -427,8 +434,8 @@ def test_an_answer_has_the_date_at_which_it_begins(monkeypatch):
         await client.send(b"GET /b HTTP/1.1\r\n\r\n")
         assert dates(client)[1:] == [b"Sun, 09 Sep 2001 01:47:40 GMT"]
         await client.send(b"GET /c")
-        while not client.transport.closing:
-            await asyncio.sleep(0.01)
+        clock.now += 3
+        await settle()
         assert b"HTTP/1.1 408 " in client.transport.written
         assert dates(client)[2:] == [b"Sun, 09 Sep 2001 01:48:40 GMT"]
 
@@ -441,9 +448,10 @@ def dates(client):
 
 def test_a_refused_connection_gets_its_answer_and_is_drained_within_bounds():
     async def run():
+        clock = LoopClock()
         state = ServerState()
         state.connections.update(range(10 + MAX_SURPLUS))
-        client = Client(timeout=0.05, state=state)
+        client = Client(state=state)
         assert client.error[0] == 503
         assert client.transport.ended
         assert not client.transport.closing  # closing would reset it and lose the response
@@ -451,9 +459,10 @@ def test_a_refused_connection_gets_its_answer_and_is_drained_within_bounds():
         assert client.answers == []
         await client.send(bytes(MAX_HEAD))
         assert client.transport.aborted
-        waiting = Client(timeout=0.05, state=state)
-        while not waiting.transport.aborted:
-            await asyncio.sleep(0.01)
+        waiting = Client(state=state)
+        clock.now += 2
+        await settle()
+        assert waiting.transport.aborted
         state.connections.update(range(10 + 2 * MAX_SURPLUS))
         assert Client(state=state).transport.closing
 
