@@ -5,6 +5,8 @@ import threading
 
 import grpc
 
+from .._waiting import PATIENCE
+
 SERVICE = "/inference.GRPCInferenceService"
 
 
@@ -30,7 +32,7 @@ class GrpcServing:
         return server
 
     def run(self, coroutine):
-        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(60)
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(PATIENCE)
 
     @property
     def address(self):
@@ -43,7 +45,7 @@ class GrpcServing:
                 return float(value)
         return None
 
-    def call(self, method, body=b"", metadata=(), timeout=30, **options):
+    def call(self, method, body=b"", metadata=(), timeout=PATIENCE, **options):
         """Call a method with the bytes of a message; return the bytes of the response."""
         path = method if method.startswith("/") else f"{SERVICE}/{method}"
         with grpc.insecure_channel(self.address, list(options.items())) as channel:

@@ -9,7 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from ._crashing import compile_library
-from ._held import HeldProcess
+from ._held import HeldProcess, HeldSession
 from ._serving import Server, gain_model, save
 
 WEIGHTS = {
@@ -147,6 +147,21 @@ def serving_grpc(tmp_path):
     yield make
     for server in opened:
         server.close()
+
+
+@pytest.fixture
+def held_grpc(serving_grpc):
+    """Make a gRPC server and the session of its model, which runs until released."""
+    sessions = []
+
+    def make(**settings):
+        server = serving_grpc(**settings)
+        sessions.append(HeldSession(server.state))
+        return server, sessions[-1]
+
+    yield make
+    for session in sessions:
+        session.released.set()
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
-from .._waiting import wait_until
+from .._waiting import PATIENCE, wait_until
 from ._serving import gain_model, requires_serving, save
 
 requires_serving()
@@ -301,10 +301,10 @@ def test_statistics_and_config_are_true(serving_grpc, client_of):
     server = serving_grpc()
     client = client_of(server)
     assert client.get_inference_statistics("m").model_stats[0].inference_count == 0
-    before = time.time()
+    before, start = time.time(), time.perf_counter()
     for _ in range(3):
         client.infer("m", [tensor(X, "FP32")])
-    elapsed = time.time() - before
+    elapsed = time.perf_counter() - start
     refusal(client.infer, "m", [tensor(X.astype(np.int32), "INT32")])
     (stats,) = client.get_inference_statistics("m", "1").model_stats
     assert (stats.name, stats.version) == ("m", "1")
@@ -325,17 +325,22 @@ def test_statistics_and_config_are_true(serving_grpc, client_of):
     assert config.instance_group[0].kind == 2  # KIND_CPU
 
 
-def test_batches_count_rows_and_runs(serving_grpc, client_of):
-    server = serving_grpc(max_batch=8, batch_delay=0.3, concurrency=1)
+def test_batches_count_rows_and_runs(held_grpc, client_of):
+    server, session = held_grpc(max_batch=8, batch_delay=0.3, concurrency=1)
     client = client_of(server)
     calls = [threading.Thread(target=client.infer, args=("m", [tensor(X, "FP32")])) for _ in "123"]
-    for call in calls:
+    calls[0].start()
+    assert session.begun.acquire(timeout=PATIENCE)
+    for call in calls[1:]:
         call.start()
+    scheduler = server.state.repository.find("m").scheduler
+    wait_until(lambda: scheduler.waiting == 2, "the other requests wait")
+    session.released.set()
     for call in calls:
         call.join()
     (stats,) = client.get_inference_statistics("m").model_stats
     assert (stats.inference_count, stats.inference_stats.success.count) == (6, 3)
-    assert 1 <= stats.execution_count <= 2
+    assert stats.execution_count == 2
     config = client.get_model_config("m").config
     assert (config.max_batch_size, list(config.input[0].dims)) == (8, [4])
     assert config.dynamic_batching.max_queue_delay_microseconds == 300_000

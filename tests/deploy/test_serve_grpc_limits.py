@@ -2,12 +2,12 @@
 
 import socket
 import threading
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from .._waiting import PATIENCE, wait_until
-from ._held import HeldSession
 from ._serving import gain_model, requires_serving, save, wide_model
 
 requires_serving()
@@ -19,21 +19,6 @@ from fanin.deploy.serve.grpc_api import server as grpc_server  # noqa: E402
 from ._grpc import GrpcServing, code_of, request_of  # noqa: E402
 
 X = np.arange(8, dtype=np.float32).reshape(2, 4)
-
-
-@pytest.fixture
-def held_grpc(serving_grpc):
-    """Make a gRPC server and the session of its model, which runs until released."""
-    sessions = []
-
-    def make(**settings):
-        server = serving_grpc(**settings)
-        sessions.append(HeldSession(server.state))
-        return server, sessions[-1]
-
-    yield make
-    for session in sessions:
-        session.released.set()
 
 
 def test_a_deadline_ends_a_request_that_waits(held_grpc):
@@ -71,12 +56,12 @@ def unending(server, method="ModelInfer"):
         stop = threading.Event()
 
         def messages():
-            stop.wait(30)
+            stop.wait(PATIENCE)
             yield from ()
 
         try:
             call = channel.stream_stream(f"/inference.GRPCInferenceService/{method}")
-            return code_of(list, call(messages(), timeout=30))
+            return code_of(list, call(messages(), timeout=PATIENCE))
         finally:
             stop.set()
 
@@ -100,7 +85,7 @@ def test_a_small_message_that_grows_is_refused(serving_grpc):
     zeros = b"\x3a\xfd\xff\xff\x03" + bytes((1 << 23) - 3)
     with grpc.insecure_channel(server.address) as channel:
         method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
-        code, text = code_of(method, zeros, compression=grpc.Compression.Gzip, timeout=30)
+        code, text = code_of(method, zeros, compression=grpc.Compression.Gzip, timeout=PATIENCE)
     assert (code, text) == ("RESOURCE_EXHAUSTED", "Decompressed message larger than max")
     many_inputs = b"\x2a\x00" * 100_000
     code, text = code_of(server.call, "ModelInfer", many_inputs)
@@ -126,12 +111,16 @@ def test_a_full_buffer_refuses_messages(serving_grpc):
 def test_a_connection_ends_if_its_client_does_not_read(serving_grpc, monkeypatch):
     monkeypatch.setattr(grpc_server, "_AGE_SECONDS", 1)
     server = serving_grpc(wide_model(4, 4096), timeout=1, max_body=1 << 20)
+    # The second is for the connection; the run may take longer.
+    server.state.settings = replace(server.state.settings, timeout=PATIENCE)
+    budget, held = server.state.budget, []
+    monkeypatch.setattr(budget, "on_change", lambda _by: held.append(budget.held))
     body = request_of(np.ones((1000, 4), np.float32)).SerializeToString()
     with grpc.insecure_channel(server.address) as channel:
         call = channel.stream_stream("/inference.GRPCInferenceService/ModelInfer")
-        reading = call(iter([body]), timeout=60)
-        wait_until(lambda: server.state.budget.held > 16_000_000, "the answer is held")
-        wait_until(lambda: server.state.budget.held == 0, "the answer is dropped")
+        reading = call(iter([body]), timeout=PATIENCE)
+        wait_until(lambda: max(held, default=0) > 16_000_000, "the answer is held")
+        wait_until(lambda: budget.held == 0, "the answer is dropped")
         assert server.call("ServerLive") == b"\x08\x01"
         reading.cancel()
 
@@ -143,9 +132,10 @@ def test_connections_above_the_limit_are_closed(serving_grpc):
     answered = []
     try:
         for _ in range(5):
-            connections.append(socket.create_connection(("127.0.0.1", server.port), timeout=30))
-            connections[-1].sendall(hello)
-            answered.append(connections[-1].recv(100) != b"")
+            connection = socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE)
+            connections.append(connection)
+            connection.sendall(hello)
+            answered.append(connection.recv(100) != b"")
     except ConnectionError:
         answered.append(False)
     finally:
@@ -161,20 +151,20 @@ def test_calls_above_the_limit_are_refused_but_health_is_answered(serving_grpc):
     stop = threading.Event()
 
     def messages():
-        stop.wait(30)
+        stop.wait(PATIENCE)
         yield from ()
 
     with grpc.insecure_channel(server.address, own) as first:
-        pending = [first.stream_stream(path)(messages(), timeout=60) for _ in range(2)]
+        pending = [first.stream_stream(path)(messages(), timeout=PATIENCE) for _ in range(2)]
         wait_until(lambda: len(server.server._calls._tasks) == 2, "both calls are pending")
         with grpc.insecure_channel(server.address, own) as second:
-            code, text = code_of(second.unary_unary(path), b"\n\x01m", timeout=30)
+            code, text = code_of(second.unary_unary(path), b"\n\x01m", timeout=PATIENCE)
             assert (code, "limit of calls" in text) == ("UNAVAILABLE", True)
             assert second.unary_unary("/grpc.health.v1.Health/Check")(b"") == b"\x08\x01"
             for call in pending:
                 call.cancel()
             wait_until(lambda: not server.server._calls._tasks, "they have ended")
-            assert code_of(second.unary_unary(path), b"\n\x01m", timeout=30)[0] == "OK"
+            assert code_of(second.unary_unary(path), b"\n\x01m", timeout=PATIENCE)[0] == "OK"
     stop.set()
     assert server.metric("fanin_refusals_total", reason="connections") == 1
 
@@ -182,7 +172,7 @@ def test_calls_above_the_limit_are_refused_but_health_is_answered(serving_grpc):
 def test_what_is_no_http2_is_closed(serving_grpc):
     server = serving_grpc()
     for garbage in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\0" * 100, b"PRI * HTTP/2.0\r\n\r\nSM"):
-        with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE) as connection:
             connection.sendall(garbage)
             connection.shutdown(socket.SHUT_WR)
             while connection.recv(1000):
@@ -202,7 +192,7 @@ def test_a_port_in_use_is_refused_and_is_free_again_at_once(tmp_path):
             pass
         channel = grpc.insecure_channel(server.address)
         path = "/inference.GRPCInferenceService/ServerLive"
-        assert channel.unary_unary(path)(b"", timeout=30) == b"\x08\x01"
+        assert channel.unary_unary(path)(b"", timeout=PATIENCE) == b"\x08\x01"
     finally:
         server.close()  # the server ends the connection, which lingers in TIME_WAIT
     channel.close()
