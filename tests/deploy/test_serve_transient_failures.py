@@ -19,6 +19,7 @@ from fanin.deploy.serve.repository import Repository
 from fanin.deploy.serve.scheduler import Scheduler
 from fanin.deploy.transient import is_transient
 
+from .._waiting import PATIENCE
 from ._serving import Server, gain_model, requires_serving, save
 
 
@@ -52,7 +53,7 @@ def serving(tmp_path):
 
 def gain(repository):
     job = repository.find("m").scheduler.submit({"x": np.ones((1, 4), np.float32)}, ["y"])
-    return job.future.result(20)[0][0, 0]
+    return job.future.result(PATIENCE)[0][0, 0]
 
 
 def look_twice(repository):
@@ -335,7 +336,7 @@ def test_a_supervisor_without_descriptors_keeps_its_workers_and_replaces_the_dea
         _, most = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (3, most))
         os.kill(first, signal.SIGKILL)
-        (told,) = server.wait_for("worker start failed")
+        told = server.wait_for("worker start failed")[0]  # it is tried again every few seconds
         assert "Too many open files" in told["reason"]
         resource.prlimit(pid, resource.RLIMIT_NOFILE, (1024, most))
         assert server.wait_for("serving", 3)[2]["pid"] not in (first, second)
