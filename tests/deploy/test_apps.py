@@ -9,6 +9,7 @@ import pytest
 
 from fanin.deploy import open_session
 
+from .._waiting import PATIENCE
 from ._serving import REPOSITORY, gain_model
 
 EXAMPLES = REPOSITORY / "examples"
@@ -46,7 +47,7 @@ sys.exit(status)
 def test_after_a_fork(save_condensed, threads, session):
     """A child may open sessions, and use an inherited one that has no threads of its own."""
     command = [sys.executable, "-c", FORK, str(save_condensed()), str(threads), session]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
 
 

@@ -10,6 +10,8 @@ from typer.testing import CliRunner
 from fanin.cli import app
 from fanin.deploy.bench.report.html import PageError, save_page
 
+from .._waiting import PATIENCE
+
 BROWSER = next(
     filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), ""
 )
@@ -46,7 +48,7 @@ def browse(page, *options, fragment=""):
     command = [BROWSER, "--headless", "--no-sandbox", "--disable-gpu", "--window-size=900,700"]
     address = page.as_uri() + fragment
     done = subprocess.run(
-        [*command, *options, address], capture_output=True, text=True, timeout=120
+        [*command, *options, address], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     return done.stdout

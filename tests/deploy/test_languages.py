@@ -14,6 +14,7 @@ import pytest
 from fanin import ort_ops
 from fanin.deploy import open_session
 
+from .._waiting import PATIENCE
 from ._serving import REPOSITORY
 
 SOURCES = REPOSITORY / "examples" / "languages"
@@ -83,7 +84,7 @@ class App:
     def __call__(self, runtime, ops, model, shape, x, threads=2):
         command = list(map(str, (*self.command, runtime, ops, model, shape, threads)))
         return subprocess.run(
-            command, input=x.tobytes(), capture_output=True, env=self.environment, timeout=120
+            command, input=x.tobytes(), capture_output=True, env=self.environment, timeout=PATIENCE
         )
 
 

@@ -5,6 +5,7 @@ import random
 import numpy as np
 import pytest
 
+from .._waiting import PATIENCE
 from ._serving import Server, gain_model, requires_serving, save
 from .test_serve_fuzz import resident
 
@@ -98,7 +99,7 @@ def test_2000_spoilt_messages_are_answered_with_the_clients_errors(tmp_path):
             for _ in range(2000):
                 method, body = case(rng)
                 path = method if method.startswith("/") else f"{SERVICE}/{method}"
-                code, text = code_of(channel.unary_unary(path), body, timeout=30)
+                code, text = code_of(channel.unary_unary(path), body, timeout=PATIENCE)
                 assert code in EXPECTED, (method, body, code, text)
                 assert (code == "OK") == (text == "")
                 codes.append(code)
@@ -127,7 +128,7 @@ def test_5000_requests_leave_the_server_as_it_was(tmp_path):
                 for number in range(count):
                     spoilt = number % 5 == 4
                     body = (case(rng)[1]) if spoilt else valid(rng).SerializeToString()
-                    assert code_of(infer, body, timeout=30)[0] in EXPECTED
+                    assert code_of(infer, body, timeout=PATIENCE)[0] in EXPECTED
 
             ask(1500)
             before = resident(server.process.pid)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+from .._waiting import PATIENCE
 from ._serving import HEADER, REPOSITORY, Server, gain_model, post, requires_serving, save
 
 requires_serving()
@@ -105,7 +106,7 @@ def test_the_client_itself(tmp_path, kserve_python):
     options = ("--threads", 1, "--min-dimension", 0)
     with Server(*models, *options, log=tmp_path / "server.log") as server:
         command = [kserve_python, PROGRAM, f"http://{server.address}"]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)
     assert told["health"] == {"live": True, "ready": True, "m ready": True, "n ready": False}
@@ -135,7 +136,7 @@ def test_the_manifests_have_fields_that_kserve_knows(kserve_python, tmp_path):
     def read(text):
         (tmp_path / "kserve.yaml").write_text(text)
         command = [kserve_python, program, tmp_path / "kserve.yaml"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=120)
+        return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
 
     done = read(manifests)
     assert done.stdout.split() == ["ServingRuntime", "InferenceService"], done.stderr

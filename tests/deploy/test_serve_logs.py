@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from onnx import numpy_helper
 
+from .._waiting import PATIENCE
 from ._serving import gain_model, requires_serving, save
 
 requires_serving()
@@ -53,7 +54,7 @@ def run(code, **more):
         "configure_logging('json')\n"
     )
     command = [sys.executable, "-c", start + code]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, **more)
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, **more)
 
 
 def test_native_lines_become_events():

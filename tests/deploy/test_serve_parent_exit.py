@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from .._waiting import wait_until
+from .._waiting import PATIENCE, wait_until
 from ._crashing import HANGS, HANGS_ABOVE_0, model_of
 from ._serving import (
     INFER,
@@ -82,7 +82,7 @@ def test_nothing_is_left_of_a_server_whose_supervisor_ends(workers, tmp_path, nu
         pids = worker_pids(server)
         start = time.monotonic()
         server.process.send_signal(number)
-        assert server.process.wait(60) == status
+        assert server.process.wait(PATIENCE) == status
         wait_until_gone(pids)
         assert not list(tmp_path.glob("fanin-workers-*"))
         print(f"{number.name}: nothing left after {time.monotonic() - start:.2f} s")
@@ -111,7 +111,7 @@ def test_requests_in_progress_are_answered_when_the_supervisor_is_killed(workers
         line = b"fanin_in_flight_requests 1.0"
         wait_until(lambda: line in call(server, "GET", "/metrics")[1], "the request is running")
         server.process.kill()
-        client.join(60)
+        client.join(PATIENCE)
         wait_until_gone(pids)
     ((status, answer),) = answers
     assert status == 503
@@ -130,7 +130,7 @@ def test_starting_workers_end_with_their_supervisor(tmp_path, wait):
     time.sleep(wait)
     assert all(map(lives, pids))
     server.process.kill()
-    server.process.wait(60)
+    server.process.wait(PATIENCE)
     wait_until_gone(pids)
     assert not list(tmp_path.glob("fanin-workers-*"))
 
@@ -158,7 +158,7 @@ def test_a_server_of_one_process_drains_when_its_terminal_closes(start, model):
         signal.signal(signal.SIGHUP, previous)
     with server:
         server.process.send_signal(signal.SIGHUP)
-        assert server.process.wait(60) == 0
+        assert server.process.wait(PATIENCE) == 0
     assert server.events("draining")
     assert server.events("stopped")
 
@@ -199,7 +199,7 @@ def test_the_init_process_of_a_container_reaps_orphans(model, tmp_path):
         assert "worker died" not in log.read_text()
     finally:
         process.kill()
-        process.wait(60)
+        process.wait(PATIENCE)
 
 
 def children(pid):

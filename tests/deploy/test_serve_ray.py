@@ -11,7 +11,7 @@ import time
 import numpy as np
 import pytest
 
-from .._waiting import wait_until
+from .._waiting import PATIENCE, wait_until
 from ._serving import gain_model, json_body, requires_serving, save, slow_model
 
 requires_serving()
@@ -52,7 +52,7 @@ def port():
 
 
 def ask(port, method="POST", path="/v2/models/m/infer", body=None, headers=None):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE)
     try:
         connection.request(method, path, body if body is not None else json_body(X), headers or {})
         answer = connection.getresponse()
@@ -100,7 +100,7 @@ class Load:
     def stop(self):
         self.end.set()
         for thread in self.threads:
-            thread.join(60)
+            thread.join(PATIENCE)
 
 
 def process_ids():

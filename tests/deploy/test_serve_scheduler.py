@@ -42,7 +42,7 @@ def clock(monkeypatch):
     return clock
 
 
-def scheduler(gate, *, concurrency=1, limit=8, timeout=20.0, batching=None):
+def scheduler(gate, *, concurrency=1, limit=8, timeout=PATIENCE, batching=None):
     return Scheduler(
         "m", gate, concurrency=concurrency, limit=limit, timeout=timeout, batching=batching
     )

@@ -10,7 +10,7 @@ import threading
 import numpy as np
 import pytest
 
-from .._waiting import wait_until
+from .._waiting import PATIENCE, wait_until
 from ._serving import call, gain_model, get, json_body, post, requires_serving, save
 
 requires_serving()
@@ -213,7 +213,7 @@ def test_spans_reach_a_collector(tmp_path, start, collector):
         with grpc.insecure_channel(server.events("serving")[0]["grpc"]) as channel:
             method = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
             with pytest.raises(grpc.RpcError) as refused:
-                method(b"\n\x01n", timeout=30, metadata=(("traceparent", PARENT),))
+                method(b"\n\x01n", timeout=PATIENCE, metadata=(("traceparent", PARENT),))
             context = dict(refused.value.trailing_metadata())["traceresponse"]
         wait_until(lambda: len(spans_in(bodies)) == 5, "the spans arrive")
     spans = spans_in(bodies)

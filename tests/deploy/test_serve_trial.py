@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +18,7 @@ from fanin.deploy.serve.trial import Trial
 from fanin.deploy.serve.versions import VersionFinder
 from fanin.deploy.transient import is_transient
 
+from .._waiting import PATIENCE, wait_until
 from ._crashing import CRASHES, HANGS, IS_KILLED, model_of
 from ._serving import Server, call, gain, gain_model, requires_serving, save
 
@@ -57,7 +57,7 @@ def test_a_crashing_version_is_reported_with_its_signal_and_the_next_one_is_trie
     save_version(tmp_path, 2, model_of(CRASHES))
     save_version(tmp_path, 3, gain_model(3))
     found = versions(tmp_path)
-    made = Trial(60, 1)
+    made = Trial(PATIENCE, 1)
     assert made.passes(found["1"])
     with pytest.raises(SessionError, match=r"2/model\.onnx: .* crashed with SIGFPE") as caught:
         made.passes(found["2"])
@@ -70,7 +70,7 @@ def test_a_crashing_version_is_reported_with_its_signal_and_the_next_one_is_trie
 def test_an_ordinary_error_is_left_to_the_server(tmp_path):
     path = save_version(tmp_path, 1, gain_model(1))
     path.write_bytes(b"garbage")
-    made = Trial(60, 1)
+    made = Trial(PATIENCE, 1)
     assert made.passes(versions(tmp_path)["1"])
     made.end()
 
@@ -85,7 +85,7 @@ def test_a_version_that_does_not_end_is_given_up_and_one_that_was_killed_may_com
     with pytest.raises(SessionError, match=r"within 0\.5 s \(--trial-timeout\)") as caught:
         Trial(0.5, 1).passes(found["1"])
     assert not is_transient(caught.value)
-    made = Trial(60, 1)
+    made = Trial(PATIENCE, 1)
     for _ in range(2):
         with pytest.raises(SessionError, match=r"was killed \(SIGKILL\)") as caught:
             made.passes(found["2"])
@@ -99,10 +99,9 @@ def test_a_server_that_stops_breaks_the_trial_off(tmp_path, tries):
     made, told = Trial(600, 1), []
     trying = threading.Thread(target=lambda: told.append(made.passes(versions(tmp_path)["1"])))
     trying.start()
-    while not tries:
-        assert trying.is_alive()
+    wait_until(lambda: tries, "the process is started")
     made.stop()
-    trying.join(60)
+    trying.join(PATIENCE)
     assert told == [False]
 
 
@@ -115,7 +114,7 @@ def test_workers_that_share_a_folder_try_each_version_once(tmp_path, tries):
     told = []
 
     def work():
-        found, made = versions(tmp_path), Trial(60, 1, folder)
+        found, made = versions(tmp_path), Trial(PATIENCE, 1, folder)
         told.append(made.passes(found["1"]))
         with pytest.raises(SessionError, match="SIGFPE"):
             made.passes(found["2"])
@@ -125,13 +124,13 @@ def test_workers_that_share_a_folder_try_each_version_once(tmp_path, tries):
     for worker in workers:
         worker.start()
     for worker in workers:
-        worker.join(120)
+        worker.join(PATIENCE)
     assert told == [True, True, True]
     tried = len(tries)
     assert tried in (1, 2)  # another worker may take its turn between the first one's two versions
     # Changed files are tried, even under the same name.
     save_version(tmp_path, 2, gain_model(2))
-    late = Trial(60, 1, folder)
+    late = Trial(PATIENCE, 1, folder)
     assert late.passes(versions(tmp_path)["2"])
     late.end()
     assert len(tries) == tried + 1
@@ -139,7 +138,7 @@ def test_workers_that_share_a_folder_try_each_version_once(tmp_path, tries):
 
 def test_workers_without_their_folder_try_by_themselves(tmp_path, tries):
     save_version(tmp_path, 1, gain_model(1))
-    made = Trial(60, 1, tmp_path / "gone")
+    made = Trial(PATIENCE, 1, tmp_path / "gone")
     assert made.passes(versions(tmp_path)["1"])
     assert made.passes(versions(tmp_path)["1"])
     made.end()
@@ -164,13 +163,13 @@ def repository(tmp_path):
 
 def answer(repository):
     job = repository.find("m").scheduler.submit({"x": np.ones((1, 4), np.float32)}, ["y"])
-    return job.future.result(20)[0][0, 0]
+    return job.future.result(PATIENCE)[0][0, 0]
 
 
 @pytest.mark.usefixtures("preloaded")
 def test_a_version_that_crashes_never_serves_and_is_tried_once(tmp_path, repository, tries):
     save_version(tmp_path, 1, gain_model(1))
-    found = repository(Trial(60, 1))
+    found = repository(Trial(PATIENCE, 1))
     save_version(tmp_path, 2, model_of(CRASHES))
     for _ in range(4):
         found.refresh()
@@ -253,7 +252,7 @@ def test_a_server_whose_only_version_crashes_ends_with_a_sentence(
     requires_serving()
     save_version(tmp_path, 7, model_of(operator))
     command = [sys.executable, "-m", "fanin", "serve", str(tmp_path / "m"), "--port", "0"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == status
     (line,) = [line for line in done.stderr.splitlines() if '"cannot start"' in line]
     assert "version 7 of model 'm' does not load" in line
@@ -269,7 +268,7 @@ def test_the_process_of_a_trial_ends_with_the_server(start, tmp_path):
         save_version(tmp_path, 2, model_of(HANGS))
         children = wait_for_children(server.process.pid)
         server.process.kill()
-        server.process.wait(60)
+        server.process.wait(PATIENCE)
         wait_until_gone(children)
 
 
@@ -280,17 +279,13 @@ def test_a_signal_during_a_trial_ends_a_server_that_starts(tmp_path):
     server = Server(tmp_path / "m", *TRIALS, log=tmp_path / "log")
     children = wait_for_children(server.process.pid)
     server.process.send_signal(signal.SIGTERM)
-    assert server.process.wait(60) == 0
+    assert server.process.wait(PATIENCE) == 0
     wait_until_gone(children)
     assert "Traceback" not in server.log.read_text()
 
 
 def wait_for_children(pid):
-    end = time.monotonic() + 60
-    while not (children := children_of(pid)):
-        assert time.monotonic() < end
-        time.sleep(0.01)
-    return children
+    return wait_until(lambda: children_of(pid), "it has a child")
 
 
 def children_of(pid):
@@ -300,10 +295,7 @@ def children_of(pid):
 
 
 def wait_until_gone(pids):
-    end = time.monotonic() + 60
-    while any(map(runs, pids)):
-        assert time.monotonic() < end
-        time.sleep(0.01)
+    wait_until(lambda: not any(map(runs, pids)), "all have ended")
 
 
 def runs(pid):

@@ -19,6 +19,7 @@ from fanin.export.onnx_inspect import inspect
 from fanin.ort_ops import register
 from fanin.ort_ops.format.condensed import CondensedWeight
 
+from .._waiting import PATIENCE
 from .conftest import Exported, export_condensed, sparse_mlp
 
 BATCHES = [1, 3, 64]
@@ -121,7 +122,7 @@ onnx.shape_inference.infer_shapes(model, check_type=True, strict_mode=True, data
 
 
 def test_file_passes_the_checks_of_an_onnx_that_never_heard_of_us(mlp: Exported):
-    subprocess.run([sys.executable, "-c", UNREGISTERED, mlp.path], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", UNREGISTERED, mlp.path], check=True, timeout=PATIENCE)
 
 
 def test_every_value_has_a_shape_with_the_batch_first(mlp: Exported):

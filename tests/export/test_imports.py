@@ -5,10 +5,12 @@ import sys
 
 import pytest
 
+from .._waiting import PATIENCE
+
 
 def python(code: str) -> str:
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     return done.stdout
 

@@ -11,6 +11,7 @@ import pytest
 
 from fanin.export import convert, onnx_convert
 
+from .._waiting import PATIENCE
 from .onnx_models import sparse, write_model
 from .test_onnx_convert import MATMUL
 
@@ -66,7 +67,7 @@ def test_full_disk(source: Path, threshold: int):
         "external_data_threshold=int(sys.argv[3]))"
     )
     command = [sys.executable, "-c", code, source, source.with_name("out.onnx"), str(threshold)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False)
     assert done.returncode != 0
     told = "out.onnx cannot be written (File too large); an older file is unchanged"
     assert told in done.stderr.splitlines()[-1]

@@ -30,6 +30,8 @@ from fanin.ort_ops.contract import DOMAIN
 from fanin.ort_ops.format.conv_geometry import ConvGeometry
 from fanin.ort_ops.reference import condensed_conv
 
+from .._waiting import PATIENCE
+
 GEOMETRY = ConvGeometry(6, 8, (3, 2), strides=(1, 2), pads=(1, 0, 2, 1), group=2)
 GEOMETRIES = {
     "grouped": GEOMETRY,
@@ -283,7 +285,7 @@ def test_checker_and_strict_inference_pass_where_the_schema_is_unknown(tmp_path:
     model.graph.output[0].name = "z"
     onnx.save(model, tmp_path / "model.onnx")
     command = [sys.executable, "-c", UNREGISTERED, str(tmp_path / "model.onnx")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE)
     assert done.returncode == 0, done.stderr
     # The function's arithmetic on the kernel's shape is beyond inference, so that the channels are
     # unknown; exported files state every shape.

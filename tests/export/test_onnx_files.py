@@ -16,6 +16,7 @@ from onnx import helper
 from fanin.export import ExportError, convert, onnx_convert
 from fanin.export.report import UNCHANGED
 
+from .._waiting import PATIENCE
 from .onnx_models import node, run, sparse, write_model
 
 W = sparse((48, 32))
@@ -214,7 +215,7 @@ report = convert({str(source)!r}, {str(tmp_path / "out.onnx")!r}, policy="conden
 print(report.layers[0].decision)
 """
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE, check=True
     )
     assert done.stdout == "condensed\n"
 

@@ -25,6 +25,8 @@ from fanin.export.onnx_op import (
 )
 from fanin.ort_ops.contract import DOMAIN
 
+from .._waiting import PATIENCE
+
 
 def layer(seed: int = 0, shape: tuple[int, int] = (24, 40)) -> CondensedWeight:
     """Unequal rows and two ablated neurons."""
@@ -186,7 +188,9 @@ def test_checker_and_strict_inference_pass_where_the_schema_is_unknown(tmp_path:
     model.graph.output[0].name = "z"
     onnx.save(model, tmp_path / "model.onnx")
     subprocess.run(
-        [sys.executable, "-c", UNREGISTERED, str(tmp_path / "model.onnx")], check=True, timeout=60
+        [sys.executable, "-c", UNREGISTERED, str(tmp_path / "model.onnx")],
+        check=True,
+        timeout=PATIENCE,
     )
 
 
