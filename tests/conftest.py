@@ -1,5 +1,7 @@
 """Clears environment variables of terminals, CI services, tokens and clusters for all tests.
 
+Nor do they see what the user has measured on this machine.
+
 This file is loaded before any test imports a module that reads these variables.
 """
 
@@ -19,6 +21,12 @@ for name in (
 ):
     os.environ.pop(name, None)
 os.environ["COLUMNS"] = "80"
+# Exports choose by the user's own calibration where there is one.
+os.environ.pop("FANIN_CALIBRATION", None)
+os.environ["XDG_DATA_HOME"] = "/nonexistent"
+# A collector of spans may be there, or be switched off.
+for name in [name for name in os.environ if name.startswith("OTEL_")]:
+    del os.environ[name]
 # Tests reach their servers, which run on this machine, without a proxy.
 for name in ("no_proxy", "NO_PROXY"):
     others = [os.environ[name]] if os.environ.get(name) else []
