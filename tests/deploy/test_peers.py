@@ -108,7 +108,7 @@ def test_csr_engines_compute_the_layer(kind, batch, names, weight, tmp_path):
     for measured in measure(engines, layer_problem(weight, batch), QUICK)[0]:
         assert measured.excluded is None
         assert measured.version.startswith(kind.removesuffix("-csr") + " ")
-        assert 0 < measured.call_seconds < 1e-2
+        assert 0 < measured.call_seconds < 1  # no nanoseconds
 
 
 def layer_problem(weight, batch):
