@@ -363,6 +363,23 @@ def test_a_transfer_encoding_other_than_chunked_is_not_implemented(fields):
     asyncio.run(run())
 
 
+def test_a_head_may_take_its_time_and_an_idle_connection_more():
+    async def run():
+        clock = LoopClock()
+        client = Client(timeout=4)
+        for _ in range(2):
+            for part in (b"POST /a HTTP/1.1\r\n", b"Content-", b"Length: 2\r\n\r\na", b"b"):
+                await client.send(part)
+                clock.now += 1.3
+        assert [answer[:3] for answer in client.answers] == [["POST", "/a", "ab"]] * 2
+        clock.now += 3
+        await client.send(b"GET /b HTTP/1.1\r\n\r\n")
+        assert len(client.answers) == 3
+        assert client.refused == []
+
+    asyncio.run(run())
+
+
 def test_each_phase_has_its_own_deadline_though_one_timer_serves_all():
     """One timer serves all phases: it notices a shorter later deadline and ignores past ones."""
 

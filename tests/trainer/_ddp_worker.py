@@ -68,7 +68,7 @@ def run(options):
 
 def main(everything):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=300))
+    dist.init_process_group("gloo", timeout=timedelta(minutes=10))
     for options in everything:
         torch.save(run(options), f"{options['out']}/{options['tag']}-{dist.get_rank()}.pt")
     dist.destroy_process_group()

@@ -214,7 +214,7 @@ def run(options):
 
 def main(folder):
     torch.set_num_threads(1)
-    dist.init_process_group("gloo", timeout=timedelta(seconds=120))
+    dist.init_process_group("gloo", timeout=timedelta(minutes=10))
     for tag, options in torch.load(folder / "scenarios.pt").items():
         torch.save(run(options), folder / f"{tag}-{dist.get_rank()}.pt")
     dist.destroy_process_group()
