@@ -72,9 +72,19 @@ CONVOLUTIONS = [
 SMALL_MICROSECONDS = 60.0
 
 
-def is_even(plan, threads):
+# Kernels whose plans differ, as far as this CPU has them: the widest, and those of other CPUs.
+ISAS = [
+    isa
+    for isa in _native.supported_isas()
+    if isa in ("scalar", "avx2", _native.supported_isas()[-1])
+]
+
+
+def is_even(plan, threads, isa):
     # Where two tiles are shared by an odd number of threads, one of them fills both panels.
     limit = (1.15 if threads % 2 == 0 else 1.2) if threads <= 16 else 1.3
+    if not isa.startswith("avx512"):  # the smallest convolutions have less to share
+        limit = max(limit, 1.21)
     return plan.imbalance <= limit or plan.microseconds < SMALL_MICROSECONDS
 
 
@@ -83,28 +93,31 @@ def random_layer(in_features, out_features, sparsity=0.9, seed=0):
     return make_layer(np.random.default_rng(seed), in_features, out_features, fan_in)
 
 
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("in_features", "out_features"), LINEAR)
-def test_linear_layers_are_shared_evenly(in_features, out_features):
+def test_linear_layers_are_shared_evenly(in_features, out_features, isa):
     layer = random_layer(in_features, out_features)
     for threads in THREADS:
-        packed = layer.pack(threads=threads)
+        packed = layer.pack(threads=threads, isa=isa)
         for batch in BATCHES:
             plan = packed.plan(batch, threads, SPINNING)
-            assert is_even(plan, threads), (threads, batch, plan.imbalance, plan)
+            assert is_even(plan, threads, isa), (threads, batch, plan.imbalance, plan)
 
 
+@pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("shape", CONVOLUTIONS, ids=str)
-def test_convolutions_are_shared_evenly(shape):
+def test_convolutions_are_shared_evenly(shape, isa):
     in_channels, out_channels, kernel, stride, padding, group, size = shape
     taps = in_channels // group * kernel * kernel
     fan_in = taps if group == out_channels else max(1, round(0.1 * taps))
     geometry = _geometry(in_channels, out_channels, kernel, stride, padding, group)
     layer = ConvLayer.random(geometry, fan_in)
     for threads in THREADS:
-        packed = _native.PackedConv(**layer.weights, **geometry_options(geometry), threads=threads)
+        options = {**geometry_options(geometry), "threads": threads, "isa": isa}
+        packed = _native.PackedConv(**layer.weights, **options)
         for batch in BATCHES:
             plan = packed.plan((batch, size, size), threads, SPINNING)
-            assert is_even(plan, threads), (threads, batch, plan.imbalance, plan)
+            assert is_even(plan, threads, isa), (threads, batch, plan.imbalance, plan)
 
 
 def _geometry(in_channels, out_channels, kernel, stride, padding, group):
