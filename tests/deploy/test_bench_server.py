@@ -1,6 +1,7 @@
 """The benchmark of ``fanin serve``: load, soak and memory, with short turns."""
 
 import json
+import socket
 
 import numpy as np
 import pytest
@@ -57,7 +58,17 @@ def test_requests_that_are_refused_are_failures_and_have_no_latency(model):
         clients = Clients(server.port, raw, 2, rate=20.0)
         clients.stop()
     assert clients.latencies == []
-    assert set(clients.failures) <= {"status 400"}
+    assert len(clients.failures) >= 2
+    assert set(clients.failures) == {"status 400"}
+
+
+def test_clients_without_a_server_fail_and_end():
+    with socket.socket() as bound:  # and does not listen
+        bound.bind(("127.0.0.1", 0))
+        clients = Clients(bound.getsockname()[1], b"", 2)
+        clients.stop()
+    assert len(clients.failures) >= 2
+    assert all("Connection refused" in failure for failure in clients.failures)
 
 
 def test_load_compares_dense_and_condensed_in_turn(model, tmp_path):

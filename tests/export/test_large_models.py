@@ -164,10 +164,10 @@ def test_minilm_with_sparse_attention_outputs_and_mlps(tmp_path: Path):
     assert report.file_bytes < report.dense_file_bytes - dense + 1.01 * stored
 
 
-def test_model_of_2_5_gb_stays_within_its_memory_and_time(tmp_path: Path):
+def test_model_of_2_5_gb_stays_within_its_memory(tmp_path: Path):
     """40 layers of 4096 × 4096, 95 % sparse, in a process of their own."""
     code = f"""
-import resource, time, torch
+import resource, torch
 from torch import nn
 from fanin.export import ExportReport, export
 
@@ -182,10 +182,10 @@ for _ in range(40):
         linear.weight.mul_(torch.rand(4096, 4096) < 0.05)
     layers += [linear, nn.ReLU()]
 model = nn.Sequential(*layers)
-before, start = peak(), time.perf_counter()
+before = peak()
 report = export(model, torch.randn(2, 4096), {str(tmp_path / "large.onnx")!r})
 dense = sum(p.nbytes for p in model.parameters())
-print(dense, report.file_bytes, peak() - before, time.perf_counter() - start)
+print(dense, report.file_bytes, peak() - before)
 print(len(report.condensed_layers), report.parity, report.not_checked)
 """
     done = subprocess.run(
@@ -199,7 +199,6 @@ print(len(report.condensed_layers), report.parity, report.not_checked)
     )
     assert done.returncode == 0, done.stderr[-2000:]
     print(done.stdout)
-    dense, condensed, grown, seconds = map(float, done.stdout.split("\n")[0].split())
+    dense, condensed, grown = map(float, done.stdout.split("\n")[0].split())
     assert dense > 2.5e9
     assert grown < 3 * condensed
-    assert seconds < 300

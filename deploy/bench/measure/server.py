@@ -157,8 +157,8 @@ class Client:
 class Clients:
     """Connections that send one request over and over, together ``rate`` times a second at most.
 
-    They begin at once. ``latencies`` (seconds) are of the answers with status 200, ``failures``
-    say what else happened.
+    They begin at once, and each sends at least one. ``latencies`` (seconds) are of the answers with
+    status 200, ``failures`` say what else happened.
     """
 
     def __init__(self, port: int, raw: bytes, connections: int, rate: float = math.inf):
@@ -177,15 +177,17 @@ class Clients:
             thread.join()
 
     def _run(self) -> None:
-        client = Client(self._port)
-        following = time.perf_counter()
-        while not self._end.is_set():
-            start = time.perf_counter()
+        client, asked, following = None, False, time.perf_counter()
+        while not (asked and self._end.is_set()):
+            asked = True
             try:
+                client = client or Client(self._port)
+                start = time.perf_counter()
                 status = client.ask(self._raw).status
             except (OSError, ServerError) as error:
                 self.failures.append(repr(error))
-                client = Client(self._port)
+                client = None
+                self._end.wait(0.01)
                 continue
             if status == 200:
                 self.latencies.append(time.perf_counter() - start)
@@ -194,4 +196,5 @@ class Clients:
             # A client that fell behind by more than a second does not catch up.
             following = max(following + self._pause, time.perf_counter() - 1)
             time.sleep(max(0.0, following - time.perf_counter()))
-        client.close()
+        if client is not None:
+            client.close()
