@@ -22,6 +22,7 @@ from onnxruntime.quantization.shape_inference import quant_pre_process
 from torch import nn
 
 from fanin.export import convert, onnx_convert, verify_layers
+from fanin.export.quantized_cpus import Cpu
 from fanin.export.report import UNCHANGED
 
 from .onnx_models import node_types, run
@@ -202,8 +203,9 @@ def test_large_network_is_checked_by_the_definition(
     ]
 
 
-def test_auto_chooses_by_size(block: Path, resnet: Path, tmp_path: Path):
+def test_auto_chooses_by_size(block: Path, resnet: Path, tmp_path: Path, monkeypatch):
     """Small layers stay ONNX Runtime's own, the large convolutions are condensed."""
+    monkeypatch.setattr(Cpu, "of_this_machine", lambda: Cpu("avx512vbmi"))
     quantize_dynamic(block, tmp_path / "small.onnx", weight_type=QuantType.QInt8)
     report = convert(tmp_path / "small.onnx", tmp_path / "out.onnx")
     assert {layer.decision for layer in report.layers} == {"dense"}
