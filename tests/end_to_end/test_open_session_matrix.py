@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
-from fanin import deploy, onnx_file, ort_ops
+from fanin import _base, deploy, onnx_file, ort_ops
 from fanin.export.onnx_op import condensed_layer_model
 
 from ..onnx_file._encoding import (
@@ -51,16 +51,16 @@ print(json.dumps([failed, outcomes]))
 
 @pytest.fixture
 def package(tmp_path) -> Path:
-    """A folder with fanin.deploy and fanin.ort_ops as in a minimal installation."""
-    root = tmp_path / "site"
-    (root / "fanin" / "ort_ops").mkdir(parents=True)
-    (root / "fanin" / "__init__.py").touch()
-    shutil.copytree(deploy.__path__[0], root / "fanin" / "deploy")
-    shutil.copytree(onnx_file.__path__[0], root / "fanin" / "onnx_file")
-    for folder in ort_ops.__path__:
-        for file in (*Path(folder).glob("*.py"), *Path(folder).glob("*.so")):
-            shutil.copy(file, root / "fanin" / "ort_ops")
-    return root
+    """A folder with fanin.deploy and what it imports, as in a minimal installation."""
+    root = tmp_path / "site" / "fanin"
+    root.mkdir(parents=True)
+    (root / "__init__.py").touch()
+    for part in (deploy, onnx_file, _base, ort_ops):
+        name = part.__name__.rpartition(".")[2]
+        for folder in part.__path__:
+            ignored = shutil.ignore_patterns("csrc", "__pycache__")
+            shutil.copytree(folder, root / name, ignore=ignored, dirs_exist_ok=True)
+    return root.parent
 
 
 @pytest.fixture
