@@ -110,8 +110,6 @@ class TrainingCycle:
         stepped, self.stepped = self.stepped, False
         self._step_hooks.expect_new_step()
         self._hide_after_error()
-        for layer in self._every_layer:
-            layer.window.discard_pending()
         if self._alternation is not None:
             self._alternation.release()
         if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
