@@ -5,7 +5,7 @@ gradients, to the optimizer's step, during the step the dense weights that all s
 the one that is shown.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import TypedDict
@@ -123,14 +123,14 @@ class Alternation:
         return sparsities.index(sparsity)
 
     @torch.no_grad()
-    def expose(self) -> None:
-        """Correct the gradients and expose the dense weights to the optimizer.
+    def expose(self, names: Collection[str]) -> None:
+        """Expose the dense weights to the optimizer, and correct the gradients of some layers.
 
         Raises:
             RuntimeError: the gradients are not those of the sub-net whose turn it is.
 
         """
-        if self.passed not in (None, self.turn):
+        if names and self.passed not in (None, self.turn):
             raise RuntimeError(
                 "method 'ast' switches sub-nets when the model that its Sparsifier was given is "
                 "called in training mode, and no such call came before this optimizer step; call "
@@ -139,7 +139,7 @@ class Alternation:
         self.hold(self.turn)
         for name, layer in self.subnets[self.turn].items():
             gradient = layer.local_gradient
-            if gradient is not None:
+            if gradient is not None and name in names:
                 self._pending[name] = gradient.clone()
                 if self.method.gradient_correction and name in self._previous:
                     gradient.copy_(corrected(gradient, self._previous[name]))

@@ -30,7 +30,7 @@ from .sparsifier_state import STATE_VERSION, SparsifierState, fitting_state
 from .summary import Summary, dense_summary, mask_summary
 from .topology import TopologyUpdate
 from .training_cycle import TrainingCycle
-from .wrapped_optimizers import optimizer_chain
+from .wrapped_optimizers import check_trained_here, optimizer_chain
 
 _attached: weakref.WeakSet[Optimizer] = weakref.WeakSet()
 _masked = WeakTensorKeyDictionary()  # weights that a Sparsifier masks
@@ -126,6 +126,8 @@ class Sparsifier:
             check_shardings(model, sparse, self._processes)
             if isinstance(method, AST):
                 check_whole(sparse)
+            if isinstance(method, AST | DenseToSparse):
+                check_trained_here(optimizers[-1], sparse, method.name)
             self._settings |= {"seed": seed, "no_ablation": sorted(choice.protected)}
             if isinstance(method, SparseMethod) and method.updates:
                 schedule = in_turns(schedule, method.turns)

@@ -1,9 +1,10 @@
 """Hooks around the steps of an optimizer."""
 
 from collections.abc import Callable
-from functools import partial
+from functools import partial, wraps
 from typing import Any
 
+from torch import nn
 from torch.optim import Optimizer
 
 Closure = Callable[[], Any]
@@ -17,7 +18,8 @@ class StepHooks:
     Args:
         optimizer: the optimizer.
         before: called before a step; its argument says whether the step was given a closure.
-        evaluate: called with that closure whenever the optimizer calls it; returns its result.
+        evaluate: called with that closure whenever the optimizer calls it; returns its result. A
+            closure is anything that can be called, whatever the step's argument is named.
         after: called after a step.
 
     """
@@ -55,17 +57,33 @@ class StepHooks:
         self._depth += 1
         if self._depth > 1:
             return None
-        optimizer, *rest = arguments
-        closure = rest[0] if rest else keywords.get("closure")
-        self._before(closure is not None)
-        if closure is None:
+        found = [value for value in (*arguments, *keywords.values()) if _is_closure(value)]
+        self._before(bool(found))
+        if not found:
             return None
-        evaluated = partial(self._evaluate, closure)
-        if rest:
-            return (optimizer, evaluated, *rest[1:]), keywords
-        return arguments, {**keywords, "closure": evaluated}
+        positional = tuple(self._evaluated(value) for value in arguments)
+        return positional, {name: self._evaluated(value) for name, value in keywords.items()}
+
+    def _evaluated(self, value: Any) -> Any:
+        """Return an argument of a step, a closure so that ``evaluate`` calls it."""
+        if not _is_closure(value):
+            return value
+
+        @wraps(value)
+        def closure(*arguments: Any, **keywords: Any) -> Any:
+            try:
+                return self._evaluate(partial(value, *arguments, **keywords))
+            except BaseException:
+                self.expect_new_step()
+                raise
+
+        return closure
 
     def _leave(self, *_: object) -> None:
         self._depth = max(0, self._depth - 1)
         if self._depth == 0:
             self._after()
+
+
+def _is_closure(value: object) -> bool:
+    return callable(value) and not isinstance(value, nn.Module | Optimizer)

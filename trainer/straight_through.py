@@ -17,15 +17,22 @@ from .structures import Structure
 
 
 @torch.no_grad()
-def expose_dense_weights(layer: SparseLayer, optimizer: Optimizer, method: DenseToSparse) -> None:
-    """Write the dense weights to the parameter, and add their regularization to the gradient.
+def expose_dense_weights(
+    layer: SparseLayer, optimizer: Optimizer, method: DenseToSparse, *, penalize: bool
+) -> None:
+    """Write the dense weights to the parameter, for the optimizer's step.
 
-    Called before an optimizer step. The regularization is multiplied by the loss scale if a
-    gradient scaler leaves the division to a fused optimizer.
+    Args:
+        layer: the layer.
+        optimizer: the optimizer.
+        method: the method.
+        penalize: add the weights' regularization to the gradient, multiplied by the loss scale if a
+            gradient scaler leaves the division to a fused optimizer.
+
     """
     take_weight(layer)
     gradient = layer.local_gradient
-    if gradient is not None:
+    if penalize and gradient is not None:
         scale = getattr(optimizer, "grad_scale", None)
         trained = None if layer.trained is None else layer.whole(layer.trained)
         penalty = method.penalty_gradient(

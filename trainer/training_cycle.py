@@ -83,6 +83,8 @@ class TrainingCycle:
         self._newly_loaded = False
         self._moves: WeightMoves | None = None
         self._exposed = False  # whether the model holds its dense weights
+        self._waiting = False  # whether the step in progress has still to call its closure
+        self._corrected: set[str] = set()  # layers whose gradient has what the method adds to it
 
     def attach(self, model: nn.Module) -> None:
         """Add the hooks: to the model, and to the innermost optimizer, whose steps move weights."""
@@ -108,8 +110,6 @@ class TrainingCycle:
         stepped, self.stepped = self.stepped, False
         self._step_hooks.expect_new_step()
         self._hide_after_error()
-        for layer in self._every_layer:
-            layer.window.discard_pending()
         if self._alternation is not None:
             self._alternation.release()
         if len(self._optimizers) > 1:  # a wrapper may move weights after the optimizer's step
@@ -136,8 +136,10 @@ class TrainingCycle:
             raise RuntimeError(
                 f"with method {self.method.name!r}, the model holds its dense weights during "
                 "optimizer.step(), and a backward pass used them; call backward() before step(), "
-                "or in a closure that step() is given"
+                "or in a closure that step() is given, and sparsifier.step() after a step that "
+                "failed"
             )
+        self._corrected.discard(layer.name)
         if isinstance(self.method, DenseToSparse):
             layer.mask_dense_gradient()
             return
@@ -157,33 +159,47 @@ class TrainingCycle:
         if isinstance(self.method, SparseMethod) and self.method.moves_weights:
             self._moves = WeightMoves(self.method, self._layers, self._optimizers[-1], self._seed)
         self._hide_after_error()
-        if not has_closure:
-            self._expose()
+        self._corrected.clear()
+        self._waiting = has_closure
+        self._expose(correct=not has_closure)
 
     def _evaluate(self, closure: Closure) -> Any:
         """Call a closure of the optimizer's step: it sees sparse weights, the step dense ones."""
-        if self._exposed:  # by an earlier call in the same step
-            self._conceal()
+        self._conceal()
         result = closure()
-        self._expose()
+        self._waiting = False
+        self._expose(correct=True)
         return result
 
-    def _expose(self) -> None:
-        """Let the model hold the dense weights, if there are any, for the optimizer."""
+    def _expose(self, *, correct: bool) -> None:
+        """Let the model hold the dense weights, if there are any, for the optimizer.
+
+        Args:
+            correct: add to gradients what the method adds, unless they have it. Those of before a
+                closure do not get it, since the closure may zero them or add to them.
+
+        """
+        names = set(self._layers) - self._corrected if correct else set()
         if isinstance(self.method, DenseToSparse):
-            for layer in self._layers.values():
-                expose_dense_weights(layer, self._optimizers[-1], self.method)
+            for name, layer in self._layers.items():
+                expose_dense_weights(
+                    layer, self._optimizers[-1], self.method, penalize=name in names
+                )
         elif self._alternation is not None:
-            self._alternation.expose()
+            self._alternation.expose(names)
+        self._corrected |= names
         self._exposed = self._has_dense
 
     def _conceal(self) -> None:
-        """Let the model hold sparse weights again, for a further pass within the step."""
-        if isinstance(self.method, DenseToSparse):
+        """Let the model hold sparse weights, for a pass within the step."""
+        if not self._has_dense:
+            for layer in self._layers.values():
+                layer.mask_weight()  # LBFGS follows gradients of before an update
+        elif self._exposed and isinstance(self.method, DenseToSparse):
             for layer in self._layers.values():
                 project_to_mask(layer, self.method, choose=False)
-        elif self._alternation is not None:
-            self._alternation.conceal(self._alternation.turn)
+        elif self._exposed and self._alternation is not None:
+            self._alternation.conceal(self._alternation.shown)
         self._exposed = False
 
     def _hide_after_error(self) -> None:
@@ -200,11 +216,11 @@ class TrainingCycle:
     def _after_step(self) -> None:
         method, moves = self.method, self._moves
         self._moves = None
-        if self._has_dense and not self._exposed:
+        if self._has_dense and (self._waiting or not self._exposed):
             raise RuntimeError(
-                f"with method {method.name!r}, dense weights train, but the optimizer did not call "
-                "the closure that its step() was given, and changed sparse ones; call step() "
-                "without it"
+                f"with method {method.name!r}, dense weights train, and the method adds to their "
+                "gradients when a closure ends, but the optimizer did not call the closure that "
+                "its step() was given, or went on after it failed; call step() without it"
             )
         self._exposed = False
         if self._alternation is not None:

@@ -1,5 +1,8 @@
 """The optimizers inside wrappers: Accelerate's, SAM, Lookahead, ZeroRedundancyOptimizer."""
 
+from collections.abc import Mapping
+
+from torch import nn
 from torch.optim import Optimizer
 
 
@@ -30,6 +33,27 @@ def optimizer_chain(optimizer: Optimizer) -> tuple[Optimizer, ...]:
             "an attribute; pass the torch.optim.Optimizer whose step() moves the weights"
         )
     return tuple(chain)
+
+
+def check_trained_here(
+    optimizer: Optimizer, weights: Mapping[str, nn.Parameter], method: str
+) -> None:
+    """Refuse an innermost optimizer that leaves weights to those of other processes.
+
+    They send the sparse weights only, so that the dense ones behind them, which choose the masks,
+    would differ between processes.
+
+    Raises:
+        ValueError: names a weight.
+
+    """
+    trained = {id(weight) for group in optimizer.param_groups for weight in group["params"]}
+    if missing := [name for name, weight in weights.items() if id(weight) not in trained]:
+        raise ValueError(
+            f"{missing[0]!r} is trained by another process (ZeroRedundancyOptimizer divides "
+            f"weights among processes), where method {method!r} has the dense weights behind its "
+            "mask; use an optimizer that has all weights in every process, or another method"
+        )
 
 
 def _wrapped_by(optimizer: Optimizer, known: list[Optimizer]) -> dict[str, Optimizer]:

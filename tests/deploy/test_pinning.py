@@ -59,3 +59,17 @@ def test_flushing_writes_all_of_twice_the_largest_cache(threads, monkeypatch):
     made.prepare("cold")
     assert sum(part.nbytes for part in made._parts) == 2 << 17
     assert all((part == 2).all() for part in made._parts)
+
+
+@needs_affinity
+def test_onnx_runtime_is_loaded_while_the_process_has_all_its_cpus(monkeypatch):
+    """It decides about AMX by then, and leaves it out with one CPU."""
+    cpus = []
+    monkeypatch.setattr(
+        "fanin.deploy.bench.measure.pinning.load_onnxruntime",
+        lambda: cpus.append(os.sched_getaffinity(0)),
+    )
+    before = os.sched_getaffinity(0)
+    with pinned(1):
+        pass
+    assert cpus == ([before] if len(before) > 1 else [])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from fanin.trainer import AST, SRSTE, LayerOptions, Sparsifier, TopKAST
+from fanin.trainer import AST, SRSTE, LayerOptions, RigL, Sparsifier, TopKAST
 
 METHODS = [SRSTE("2:4", decay=0.01), TopKAST(0.75, decay=0.01), AST(0.75, others=(0.5,))]
 every_method = pytest.mark.parametrize("method", METHODS, ids=lambda method: method.name)
@@ -46,6 +46,43 @@ class Deaf(torch.optim.SGD):
 
     def step(self, closure=None):  # noqa: ARG002
         return super().step()
+
+
+class Named(torch.optim.SGD):
+    """Calls its closure something else, and gives it an argument."""
+
+    def step(self, factor, forward_and_backward):
+        with torch.enable_grad():
+            loss = factor * forward_and_backward(backward=True)
+        super().step()
+        return loss
+
+
+class Looking(torch.optim.SGD):
+    """Calls its closure again to see the loss only, without gradients."""
+
+    def step(self, closure):
+        with torch.enable_grad():
+            closure()
+        with torch.no_grad():
+            loss = closure()
+        super().step()
+        return loss
+
+
+class Restoring(torch.optim.SGD):
+    """Updates the weights that it had before its closure, as sharpness-aware optimizers do."""
+
+    @torch.no_grad()
+    def step(self, closure):
+        parameters = self.param_groups[0]["params"]
+        before = [parameter.clone() for parameter in parameters]
+        with torch.enable_grad():
+            loss = closure()
+        for parameter, value in zip(parameters, before, strict=True):
+            parameter.copy_(value)
+        super().step()
+        return loss
 
 
 def attach(method, optimizer_of, **schedule):
@@ -101,6 +138,72 @@ def test_a_closure_trains_as_a_backward_pass_before_the_step_does(method, by_nam
     assert sparsifier.step_count == 24
 
 
+@every_method
+@pytest.mark.parametrize("by_name", [False, True])
+def test_a_closure_may_have_any_place_name_and_arguments(method, by_name):
+    model, optimizer, sparsifier = attach(method, lambda p: Named(p, lr=0.05))
+    plain, other, reference = attach(method, lambda p: torch.optim.SGD(p, lr=0.05))
+    for step in range(8):
+        closure = closure_of(model, optimizer, step)
+
+        def with_argument(*, backward, closure=closure):
+            assert backward
+            return closure()
+
+        if by_name:
+            optimizer.step(1.0, forward_and_backward=with_argument)
+        else:
+            optimizer.step(1.0, with_argument)
+        closure_of(plain, other, step)()
+        other.step()
+        sparsifier.step()
+        reference.step()
+        assert_equal(model, plain)
+
+
+@every_method
+def test_a_call_without_a_backward_pass_adds_nothing_to_the_gradients(method):
+    model, optimizer, sparsifier = attach(method, lambda p: Looking(p, lr=0.05))
+    plain, other, reference = attach(method, lambda p: torch.optim.SGD(p, lr=0.05))
+    for step in range(8):
+        closure = closure_of(model, optimizer, step)
+        optimizer.step(lambda closure=closure: closure() if torch.is_grad_enabled() else None)
+        closure_of(plain, other, step)()
+        other.step()
+        sparsifier.step()
+        reference.step()
+        assert_equal(model, plain)
+
+
+@every_method
+def test_an_optimizer_that_reads_weights_before_its_closure_reads_dense_ones(method):
+    model, optimizer, sparsifier = attach(method, lambda p: Restoring(p, lr=0.05))
+    plain, other, reference = attach(method, lambda p: torch.optim.SGD(p, lr=0.05))
+    for step in range(8):
+        optimizer.step(closure_of(model, optimizer, step))
+        closure_of(plain, other, step)()
+        other.step()
+        sparsifier.step()
+        reference.step()
+        assert_equal(model, plain)
+        for name, layer in sparsifier.state_dict()["layers"].items():
+            assert torch.equal(layer["dense"], reference.state_dict()["layers"][name]["dense"])
+
+
+def test_every_call_sees_the_mask_though_the_optimizer_remembers_another():
+    """LBFGS goes in directions that it learned before the update."""
+    model = net()
+    optimizer = torch.optim.LBFGS(model.parameters(), 0.1, max_iter=4)
+    options = {"total_steps": 40, "update_every": 2}
+    sparsifier = Sparsifier(model, optimizer, method=RigL(0.75), **options)
+    for step in range(10):
+        masks, seen = {name: mask.clone() for name, mask in sparsifier.masks.items()}, []
+        optimizer.step(closure_of(model, optimizer, step, seen))
+        sparsifier.step()
+        for one in seen:
+            assert all(bool((one[name][~mask] == 0).all()) for name, mask in masks.items())
+
+
 def test_each_call_of_a_closure_sees_sparse_weights_and_moves_dense_ones():
     """Two calls in a step are two steps while the mask stays."""
     method = TopKAST(0.75, mask_every=1000, decay=0.01)
@@ -144,6 +247,24 @@ def test_a_closure_that_is_not_called_is_an_error(method):
     closure()
     with pytest.raises(RuntimeError, match="did not call the closure"):
         optimizer.step(closure)
+
+
+@pytest.mark.parametrize("method", [*METHODS, RigL(0.75)], ids=lambda method: method.name)
+def test_the_step_after_a_closure_that_failed_is_as_if_it_had_not_been(method):
+    """Whoever skips a batch that does not fit calls no ``sparsifier.step()`` for it."""
+    model, optimizer, sparsifier = attach(method, momentum)
+    plain, other, reference = attach(method, momentum)
+    for step in range(8):
+        if step == 3:
+            with pytest.raises(ZeroDivisionError):
+                optimizer.step(lambda: 1 / 0)
+        optimizer.step(closure_of(model, optimizer, step))
+        closure_of(plain, other, step)()
+        other.step()
+        sparsifier.step()
+        reference.step()
+        assert_equal(model, plain)
+    assert sparsifier.step_count == 8
 
 
 @every_method

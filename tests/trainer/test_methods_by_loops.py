@@ -390,7 +390,7 @@ def test_dense_weights_behind_the_mask_move_as_in_the_loop_implementation(kind):
             layer.weight.grad = torch.tensor(gradient)
             optimizer = torch.optim.SGD([layer.weight], lr=0.5)
             layer.mask_dense_gradient()
-            expose_dense_weights(layer, optimizer, method)
+            expose_dense_weights(layer, optimizer, method, penalize=True)
             optimizer.step()
             project_to_mask(layer, method)
             if kind == "sr-ste":

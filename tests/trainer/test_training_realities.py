@@ -160,6 +160,28 @@ def test_non_finite_gradients_of_pruned_positions_leave_no_trace():
     assert bool((weight[mask] != 0).any())
 
 
+@pytest.mark.parametrize("method", METHODS)
+def test_growth_sees_every_part_of_a_batch_though_step_is_called_after_each(method):
+    """Lightning's callback does so, and loops with Accelerate's ``accumulate``."""
+    trained = []
+    for after_each in (True, False):
+        model = model_of().double()
+        optimizer = OPTIMIZERS["sgd"](model.parameters())
+        sparsifier = attach(model, optimizer, METHODS[method])
+        for part in range(36):
+            inputs, labels = batch(part)
+            cross_entropy(model(inputs.double()), labels).backward()
+            if last := part % 3 == 2:
+                optimizer.step()
+            if last or after_each:
+                sparsifier.step()
+            if last:
+                optimizer.zero_grad()
+        trained.append([*sparsifier.masks.values(), *model.state_dict().values()])
+    assert sparsifier.step_count == 12
+    assert all(torch.equal(one, other) for one, other in zip(*trained, strict=True))
+
+
 def test_a_gradient_counts_though_its_sum_exceeds_its_type():
     gradient = torch.full((8,), 6e4, dtype=torch.float16)
     window = GradientWindow()

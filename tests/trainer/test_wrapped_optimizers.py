@@ -282,3 +282,16 @@ def test_methods_with_dense_weights_hold_their_masks_under_wrappers(method):
                 assert bool((model.get_parameter(key)[~mask] == 0).all())
         assert sparsifier.step_count == STEPS
         assert loss(model, 0).item() < first
+
+
+@pytest.mark.parametrize("method", [SRSTE("1:4"), TopKAST(0.75), AST(0.75)])
+def test_dense_weights_that_another_process_trains_are_refused(method):
+    """As ZeroRedundancyOptimizer leaves them; it sends the sparse weights only."""
+    model = net()
+    optimizer = Lookahead(adam(model), None)
+    optimizer.param_groups = adam(model).param_groups
+    optimizer.optimizer.param_groups[0]["params"] = list(model[0].parameters())
+    layers = LayerOptions(distribution="uniform", dense_in_budget=False)
+    options = {"method": method, "total_steps": 40, "update_every": 4, "layers": layers}
+    with pytest.raises(ValueError, match=r"'2.weight' is trained by another process"):
+        Sparsifier(model, optimizer, **options)
