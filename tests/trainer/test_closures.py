@@ -117,6 +117,21 @@ def assert_equal(one, other):
         assert torch.equal(value, wanted[name]), name
 
 
+def steps_beside_plain_ones(method, optimizer_of, step_of):
+    """Train with a step of closures and, beside it, with plain gradient descent: they are equal."""
+    model, optimizer, sparsifier = attach(method, optimizer_of)
+    plain, other, reference = attach(method, lambda p: torch.optim.SGD(p, lr=0.05))
+    for step in range(8):
+        step_of(optimizer, closure_of(model, optimizer, step))
+        closure_of(plain, other, step)()
+        other.step()
+        sparsifier.step()
+        reference.step()
+        assert_equal(model, plain)
+        for name, layer in sparsifier.state_dict()["layers"].items():
+            assert torch.equal(layer["dense"], reference.state_dict()["layers"][name]["dense"])
+
+
 @every_method
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_closure_trains_as_a_backward_pass_before_the_step_does(method, by_name):
@@ -141,12 +156,8 @@ def test_a_closure_trains_as_a_backward_pass_before_the_step_does(method, by_nam
 @every_method
 @pytest.mark.parametrize("by_name", [False, True])
 def test_a_closure_may_have_any_place_name_and_arguments(method, by_name):
-    model, optimizer, sparsifier = attach(method, lambda p: Named(p, lr=0.05))
-    plain, other, reference = attach(method, lambda p: torch.optim.SGD(p, lr=0.05))
-    for step in range(8):
-        closure = closure_of(model, optimizer, step)
-
-        def with_argument(*, backward, closure=closure):
+    def step(optimizer, closure):
+        def with_argument(*, backward):
             assert backward
             return closure()
 
@@ -154,40 +165,21 @@ def test_a_closure_may_have_any_place_name_and_arguments(method, by_name):
             optimizer.step(1.0, forward_and_backward=with_argument)
         else:
             optimizer.step(1.0, with_argument)
-        closure_of(plain, other, step)()
-        other.step()
-        sparsifier.step()
-        reference.step()
-        assert_equal(model, plain)
+
+    steps_beside_plain_ones(method, lambda p: Named(p, lr=0.05), step)
 
 
 @every_method
 def test_a_call_without_a_backward_pass_adds_nothing_to_the_gradients(method):
-    model, optimizer, sparsifier = attach(method, lambda p: Looking(p, lr=0.05))
-    plain, other, reference = attach(method, lambda p: torch.optim.SGD(p, lr=0.05))
-    for step in range(8):
-        closure = closure_of(model, optimizer, step)
-        optimizer.step(lambda closure=closure: closure() if torch.is_grad_enabled() else None)
-        closure_of(plain, other, step)()
-        other.step()
-        sparsifier.step()
-        reference.step()
-        assert_equal(model, plain)
+    def step(optimizer, closure):
+        optimizer.step(lambda: closure() if torch.is_grad_enabled() else None)
+
+    steps_beside_plain_ones(method, lambda p: Looking(p, lr=0.05), step)
 
 
 @every_method
 def test_an_optimizer_that_reads_weights_before_its_closure_reads_dense_ones(method):
-    model, optimizer, sparsifier = attach(method, lambda p: Restoring(p, lr=0.05))
-    plain, other, reference = attach(method, lambda p: torch.optim.SGD(p, lr=0.05))
-    for step in range(8):
-        optimizer.step(closure_of(model, optimizer, step))
-        closure_of(plain, other, step)()
-        other.step()
-        sparsifier.step()
-        reference.step()
-        assert_equal(model, plain)
-        for name, layer in sparsifier.state_dict()["layers"].items():
-            assert torch.equal(layer["dense"], reference.state_dict()["layers"][name]["dense"])
+    steps_beside_plain_ones(method, lambda p: Restoring(p, lr=0.05), Restoring.step)
 
 
 def test_every_call_sees_the_mask_though_the_optimizer_remembers_another():

@@ -152,11 +152,8 @@ def test_the_best_checkpoint_of_hugging_face_comes_with_its_masks(tmp_path):
     assert bool((weight[mask] != 0).float().mean() > 0.9)
 
 
-def test_lightning_trainer_resumes_bit_for_bit(tmp_path):
-    lightning = pytest.importorskip("lightning.pytorch")
-    from lightning.pytorch.callbacks import ModelCheckpoint
-
-    from fanin.trainer.integrations.lightning import SparsifierCallback
+def lightning_module(lightning):
+    """A module of Lightning, whose weights are the same at every call."""
 
     class Module(lightning.LightningModule):
         def __init__(self):
@@ -164,27 +161,42 @@ def test_lightning_trainer_resumes_bit_for_bit(tmp_path):
             torch.manual_seed(0)
             self.net = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 4))
 
+        def forward(self, inputs):
+            return self.net(inputs)
+
         def training_step(self, batch, _):
-            return cross_entropy(self.net(batch[0]), batch[1])
+            return cross_entropy(self(batch[0]), batch[1])
 
         def test_step(self, batch, number):  # noqa: ARG002
-            self.net(batch[0])
+            self(batch[0])
 
         def configure_optimizers(self):
             return torch.optim.AdamW(self.parameters(), lr=1e-2)
 
+    return Module()
+
+
+def lightning_data():
     inputs = torch.randn(48, 20, generator=torch.Generator().manual_seed(1))
     data = torch.utils.data.TensorDataset(inputs, torch.arange(48) % 4)
+    return torch.utils.data.DataLoader(data, batch_size=4)
+
+
+def test_lightning_trainer_resumes_bit_for_bit(tmp_path):
+    lightning = pytest.importorskip("lightning.pytorch")
+    from lightning.pytorch.callbacks import ModelCheckpoint
+
+    from fanin.trainer.integrations.lightning import SparsifierCallback
 
     def fit(path=None):
         callback = SparsifierCallback(SRigL(0.7, gamma_sal=0.9), update_every=3)
         every_epoch = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
-        module = Module()
+        module = lightning_module(lightning)
         trainer = lightning.Trainer(
             max_epochs=2, accelerator="cpu", logger=False, callbacks=[callback, every_epoch],
             enable_progress_bar=False, enable_model_summary=False,
         )  # fmt: skip
-        loader = torch.utils.data.DataLoader(data, batch_size=4)
+        loader = lightning_data()
         trainer.fit(module, loader, ckpt_path=path)
         return module, callback.sparsifier, trainer, loader
 
@@ -210,33 +222,16 @@ def test_lightning_trains_dense_weights_behind_the_mask_as_a_loop_does(method):
     lightning = pytest.importorskip("lightning.pytorch")
     from fanin.trainer.integrations.lightning import SparsifierCallback
 
-    class Module(lightning.LightningModule):
-        def __init__(self):
-            super().__init__()
-            torch.manual_seed(0)
-            self.net = nn.Sequential(nn.Linear(20, 48), nn.ReLU(), nn.Linear(48, 4))
-
-        def forward(self, inputs):
-            return self.net(inputs)
-
-        def training_step(self, batch, _):
-            return cross_entropy(self(batch[0]), batch[1])
-
-        def configure_optimizers(self):
-            return torch.optim.AdamW(self.parameters(), lr=1e-2)
-
-    inputs = torch.randn(48, 20, generator=torch.Generator().manual_seed(1))
-    data = torch.utils.data.TensorDataset(inputs, torch.arange(48) % 4)
-    loader = torch.utils.data.DataLoader(data, batch_size=4)
+    loader = lightning_data()
     layers = LayerOptions(distribution="uniform", dense_in_budget=False)
     options = {"update_every": 3, "layers": layers}
-    callback, trained = SparsifierCallback(method, **options), Module()
+    callback, trained = SparsifierCallback(method, **options), lightning_module(lightning)
     lightning.Trainer(
         max_epochs=2, accelerator="cpu", logger=False, callbacks=[callback],
         enable_progress_bar=False, enable_model_summary=False, enable_checkpointing=False,
     ).fit(trained, loader)  # fmt: skip
 
-    module = Module()
+    module = lightning_module(lightning)
     optimizer = module.configure_optimizers()
     sparsifier = Sparsifier(module, optimizer, method=method, total_steps=24, **options)
     for _ in range(2):
